@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+
+VENV ?= .venv
+STAMP := $(VENV)/.installed
+BIN := $(VENV)/bin
+RUN := OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
+DEMO := outputs/demo
+SEED ?= 0
+
+.PHONY: demo test test-learning lint setup bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock scripts/find_python.sh
+	@set -e; python="$$(sh scripts/find_python.sh)"; \
+	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements.lock)"; \
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock; \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .; \
+	touch $@
+
+demo: setup  ## train a residual on the embedded task; results in outputs/demo
+	@$(RUN) $(BIN)/python -m experiments.demo --output_dir=$(DEMO) --seed=$(SEED)
+
+test: setup  ## static checks and every test but the slow learning runs
+	@$(RUN) $(BIN)/ruff check .
+	@$(RUN) $(BIN)/ruff format --check .
+	@$(RUN) $(BIN)/mypy
+	@$(RUN) $(BIN)/python -m pytest
+
+test-learning: setup  ## slow end-to-end learning runs
+	@$(RUN) $(BIN)/python -m pytest -m learning
+
+lint: setup
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@$(BIN)/mypy
+
+bench: setup  ## every benchmark, one after the other
+	@for b in learner replay env; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
+
+clean:
+	rm -rf $(VENV) outputs
+export PYTHON

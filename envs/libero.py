@@ -1,0 +1,308 @@
+"""`LiberoEnv`: one LIBERO task as a gymnasium environment in LeRobot's vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from envs import bootstrap, pld_tabletop
+from envs.fast_step import FastStep
+from envs.init_states import load_init_states
+from envs.observations import (
+    ENVIRONMENT_STATE,
+    ENVIRONMENT_STATE_DIM,
+    IMAGES,
+    STATE,
+    STATE_DIM,
+    SceneReader,
+)
+from envs.seeding import global_numpy_seed
+from envs.suites import find_task
+
+CAMERAS = {"image": "agentview", "image2": "robot0_eye_in_hand"}  # LeRobot's name -> LIBERO's
+ACTION_DIM = 7
+SETTLING_STEPS = 10
+_IDLE = np.array([0.0] * 6 + [-1.0])  # no motion, gripper open
+_PLACEMENT_ATTEMPTS = 20
+
+
+class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
+    """A LIBERO task with state observations, and camera images on request.
+
+    Observations are a dict: "observation.state" [8] float32 (see `SceneReader.state`),
+    "observation.environment_state" [24] float32 (see `SceneReader.environment_state`) and, for each
+    name in `cameras`, "observation.images.<name>" [image_size, image_size, 3] uint8, turned by 180
+    degrees like LeRobot's LIBERO processor does.
+
+    An action [7] float32 in [-1, 1] is a position change (1 = 5 cm), a rotation change (1 = 0.5
+    rad) and the gripper (-1 opens, +1 closes), for 50 ms. The reward is 1 in the step that solves
+    the task, which also terminates the episode, and 0 elsewhere. `info` carries "is_success",
+    "task" (the instruction), "task_id" and "init_state_id" (-1 when the placement was sampled).
+
+    `reset(options={"init_state_id": i})` starts from the i-th stored state; without it the
+    placement is drawn from the BDDL regions. The simulation is built at the first reset, so that an
+    instance can be sent to another process first.
+
+    Args:
+        suite: name of the suite, see `envs.suites.suite_names`.
+        task: name or number of the task; None is the suite's default.
+        cameras: any of "image" (agentview) and "image2" (wrist); empty for state only.
+        image_size: height and width of the images in pixels.
+        episode_length: steps until truncation; None is the suite's horizon.
+        fast_step: use `FastStep` (bit-identical physics) instead of robosuite's own step.
+
+    Raises:
+        ValueError: unknown suite, task or camera, or a number out of range.
+        RenderingUnavailableError: cameras without an OpenGL library.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+    def __init__(
+        self,
+        suite: str = pld_tabletop.SUITE,
+        task: str | int | None = None,
+        cameras: Sequence[str] = (),
+        image_size: int = 128,
+        episode_length: int | None = None,
+        fast_step: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
+        self._spec = find_task(suite, task)
+        cameras = (cameras,) if isinstance(cameras, str) else tuple(cameras)
+        unknown = [name for name in cameras if name not in CAMERAS]
+        if unknown:
+            raise ValueError(f"Unknown cameras {unknown}: choose from {list(CAMERAS)}.")
+        if image_size <= 0:
+            raise ValueError(f"image_size must be positive, not {image_size}.")
+        if episode_length is not None and episode_length <= 0:
+            raise ValueError(f"episode_length must be positive, not {episode_length}.")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode must be None or 'rgb_array', not {render_mode!r}.")
+        self._renders = bool(cameras) or render_mode is not None
+        if self._renders:
+            bootstrap.enable_rendering()
+        self.cameras = cameras
+        self.image_size = image_size
+        self.episode_length = episode_length or self._spec.horizon
+        self.render_mode = render_mode
+        self._use_fast_step = fast_step
+
+        frame = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+        self.observation_space = spaces.Dict(
+            {
+                STATE: spaces.Box(-np.inf, np.inf, (STATE_DIM,), np.float32),
+                ENVIRONMENT_STATE: spaces.Box(
+                    -np.inf, np.inf, (ENVIRONMENT_STATE_DIM,), np.float32
+                ),
+                **{IMAGES + name: frame for name in cameras},
+            }
+        )
+        self.action_space = spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
+        self._control_env: Any = None
+        self._init_states: np.ndarray | None = None
+        self._steps = 0
+        self._init_state_id = -1
+        self._started = False
+
+    @property
+    def task_name(self) -> str:
+        """The task's name, e.g. "lift_the_can"."""
+        return self._spec.name
+
+    @property
+    def task_description(self) -> str:
+        """The instruction in words."""
+        return self._spec.name.replace("_", " ")
+
+    @property
+    def task_id(self) -> int:
+        """The task's number in its suite."""
+        return self._spec.index
+
+    @property
+    def num_init_states(self) -> int:
+        """How many start states are stored for this task."""
+        return len(self._stored_states())
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Start an episode; see the class for `options`.
+
+        Raises:
+            ValueError: an unknown option, or an `init_state_id` that is not stored.
+        """
+        super().reset(seed=seed)
+        options = options or {}
+        unknown = set(options) - {"init_state_id"}
+        if unknown:
+            raise ValueError(f"Unknown reset options {sorted(unknown)}: 'init_state_id' is known.")
+        init_state_id = options.get("init_state_id")
+        self._build()
+        self._place_objects()
+        if init_state_id is None:
+            self._init_state_id = -1
+        else:
+            self._set_stored_state(int(init_state_id))
+        for _ in range(SETTLING_STEPS):
+            self._advance(_IDLE)
+        self._steps = 0
+        self._started = True
+        return self._observation(), self._info(is_success=False)
+
+    def step(
+        self, action: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        """Apply `action` [7] for one control period of 50 ms."""
+        if not self._started:
+            raise RuntimeError("Call reset() before step().")
+        command = np.asarray(action, dtype=np.float64)
+        if command.shape != (ACTION_DIM,):
+            raise ValueError(f"action must have shape ({ACTION_DIM},), not {command.shape}.")
+        if not np.isfinite(command).all():
+            raise ValueError(f"action must be finite, got {command.tolist()}.")
+        success = self._advance(command)
+        self._steps += 1
+        truncated = self._steps >= self.episode_length
+        return self._observation(), float(success), success, truncated, self._info(success)
+
+    def expert_view(self) -> dict[str, Any]:
+        """What a scripted expert may know: positions (world, m), the goal and the start region.
+
+        "eef_pos", "target_pos", "goal_pos" [3], "gripper_qpos" [2], "target_top" (height of the
+        target's top over its centre), "region_center" [2] (middle of the rectangle in which the
+        target starts) and "lift_only" (bool: no delivery is asked for).
+        """
+        scene = self._scene
+        return {
+            "eef_pos": scene.eef_pos.copy(),
+            "target_pos": scene.target_pos.copy(),
+            "goal_pos": scene.goal_pos.copy(),
+            "gripper_qpos": scene.gripper_qpos.copy(),
+            "target_top": self._target_top,
+            "region_center": self._region_center.copy(),
+            "lift_only": self._lift_only,
+        }
+
+    def render(self) -> np.ndarray:  # type: ignore[override]
+        """The agentview picture [image_size, image_size, 3] uint8 (needs render_mode)."""
+        if not self._renders:
+            raise bootstrap.RenderingUnavailableError(
+                "render() needs render_mode='rgb_array' or cameras at construction."
+            )
+        return self._picture("image")
+
+    def close(self) -> None:
+        """Free the simulation. The next reset builds it again."""
+        if self._control_env is not None:
+            self._control_env.close()
+            self._control_env = None
+        self._started = False
+
+    def flat_state(self) -> np.ndarray:
+        """The simulator state [1 + nq + nv] float64 as LIBERO stores it: time, qpos, qvel."""
+        return np.asarray(self._control_env.get_sim_state())
+
+    def is_settled(self, max_tilt: float, max_speed: float) -> bool:
+        """Whether the target stands within `max_tilt` radians of upright and all is at rest.
+
+        At rest: no joint velocity above `max_speed` (m/s or rad/s).
+        """
+        x, y = self._scene.target_quat[1:3]
+        tilt = np.arccos(np.clip(1.0 - 2.0 * (x * x + y * y), -1.0, 1.0))
+        return bool(tilt <= max_tilt and np.abs(self._env.sim.data.qvel).max() <= max_speed)
+
+    def _build(self) -> None:
+        if self._control_env is not None:
+            return
+        bootstrap.import_libero()
+        pld_tabletop.register()
+        from libero.libero.envs.env_wrapper import ControlEnv
+
+        with global_numpy_seed(np.random.default_rng(0)):  # its first placement is thrown away
+            self._control_env = ControlEnv(
+                bddl_file_name=str(self._spec.bddl_file),
+                has_renderer=False,
+                has_offscreen_renderer=self._renders,
+                use_camera_obs=False,
+                ignore_done=True,
+                hard_reset=False,
+            )
+        self._env = env = self._control_env.env
+        problem = env.parsed_problem
+        target, goal = problem["obj_of_interest"]
+        self._scene = SceneReader(env, target, goal, self._spec.index)
+        self._target_top = float(env.get_object(target).top_offset[2])
+        x_low, y_low, x_high, y_high = problem["regions"]["main_table_target_region"]["ranges"][0]
+        self._region_center = np.array([(x_low + x_high) / 2, (y_low + y_high) / 2])
+        self._lift_only = problem["goal_state"][0][0].lower() == "up"
+        self._fast_step = FastStep(env) if self._use_fast_step else None
+
+    def _place_objects(self) -> None:
+        from robosuite.utils.errors import RandomizationError
+
+        # The gripper object outlives soft resets; its last command would leak into this episode.
+        gripper = self._env.robots[0].gripper
+        for _ in range(_PLACEMENT_ATTEMPTS):
+            gripper.current_action = np.zeros_like(gripper.current_action)
+            try:
+                with global_numpy_seed(self.np_random):
+                    self._env.reset()
+                return
+            except RandomizationError:
+                continue
+        raise RuntimeError(f"No free placement found for the objects of {self._spec.bddl_file}.")
+
+    def _set_stored_state(self, init_state_id: int) -> None:
+        states = self._stored_states()
+        if not 0 <= init_state_id < len(states):
+            raise ValueError(f"init_state_id {init_state_id}: 0 to {len(states) - 1} are stored.")
+        sim = self._env.sim
+        size = 1 + sim.model.nq + sim.model.nv
+        if states.shape[1] != size:
+            raise ValueError(
+                f"{self._spec.init_states_file} has rows of {states.shape[1]} numbers where this "
+                f"simulation needs {size}: write it anew with `python -m envs.make_init_states`."
+            )
+        sim.set_state_from_flattened(states[init_state_id])
+        sim.forward()
+        self._init_state_id = init_state_id
+
+    def _stored_states(self) -> np.ndarray:
+        if self._init_states is None:
+            self._init_states = load_init_states(self._spec.init_states_file)
+        return self._init_states
+
+    def _advance(self, action: np.ndarray) -> bool:
+        if self._fast_step is not None:
+            return self._fast_step(action)
+        _, _, done, _ = self._env.step(action)
+        return bool(done)
+
+    def _observation(self) -> dict[str, np.ndarray]:
+        observation = {
+            STATE: self._scene.state(),
+            ENVIRONMENT_STATE: self._scene.environment_state(),
+        }
+        for name in self.cameras:
+            observation[IMAGES + name] = self._picture(name)
+        return observation
+
+    def _picture(self, name: str) -> np.ndarray:
+        raw = self._env.sim.render(
+            camera_name=CAMERAS[name], width=self.image_size, height=self.image_size
+        )
+        return np.ascontiguousarray(raw[::-1, ::-1])
+
+    def _info(self, is_success: bool) -> dict[str, Any]:
+        return {
+            "is_success": is_success,
+            "task": self.task_description,
+            "task_id": self._spec.index,
+            "init_state_id": self._init_state_id,
+        }

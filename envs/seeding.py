@@ -1,0 +1,23 @@
+"""Lend a seed to code which draws from numpy's global random state, and give the state back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+
+@contextlib.contextmanager
+def global_numpy_seed(generator: np.random.Generator) -> Iterator[None]:
+    """Seed `np.random` from `generator` inside the block and restore the old state after it.
+
+    LIBERO's placement samplers and robosuite's initialisation noise know no other source. One
+    32-bit seed is drawn from `generator` per block.
+    """
+    before = np.random.get_state()
+    np.random.seed(int(generator.integers(2**32, dtype=np.uint64)))
+    try:
+        yield
+    finally:
+        np.random.set_state(before)

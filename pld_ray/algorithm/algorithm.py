@@ -1,0 +1,263 @@
+"""`ResidualSAC`: training_step = sample -> feed -> update -> publish."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.utils.metrics import (
+    ENV_RUNNER_RESULTS,
+    LEARNER_RESULTS,
+    NUM_ENV_STEPS_SAMPLED_LIFETIME,
+    TIMERS,
+)
+
+from pld_ray.algorithm.collection import BaseCollection
+from pld_ray.algorithm.config import ResidualSACConfig
+from pld_ray.algorithm.evaluation import run_episodes
+from pld_ray.algorithm.schedules import ResidualScaleSchedule
+from pld_ray.base_policy import BasePolicyPool
+from pld_ray.base_policy.checkpoint import open_checkpoint
+
+SAMPLE_TAG = "sample_columns"
+REPLAY_FOLDER = "replay"
+PROGRESS_FILE = "residual_sac.json"
+
+
+class ResidualSAC(Algorithm):
+    """Residual soft actor-critic on a frozen base policy (seed 002; PLD).
+
+    Phases: `collect` (base policy alone: successes into the offline ring, the rest and the warm-up
+    into the online ring), then `online` (probing, base + residual, updates).
+    """
+
+    config: ResidualSACConfig
+
+    @classmethod
+    def get_default_config(cls) -> ResidualSACConfig:
+        return ResidualSACConfig()
+
+    def setup(self, config: Any) -> None:
+        self.phase = "collect"
+        self.env_steps = 0
+        self.updates = 0
+        self.update_debt = 0.0
+        self.last_evaluation: list[dict[str, Any]] = []
+        self.recent_success: list[bool] = []
+        self.base_policy_pool = self._start_base_policy(config)
+        super().setup(config)
+        params = self.config.residual_sac_params()
+        self.schedule = ResidualScaleSchedule(params)
+        self.collection = BaseCollection(self.config)
+
+    def _start_base_policy(self, config: ResidualSACConfig) -> BasePolicyPool | None:
+        """Put the base policy, or the pool's client, where the runners look for it."""
+        path = config.base_policy_path
+        pool = None
+        policy: Any = {"path": path}
+        if config.base_policy_placement == "pool":
+            pool = BasePolicyPool(
+                path,
+                num_replicas=config.base_policy_replicas,
+                max_batch_size=config.base_policy_max_batch_size,
+                max_wait_ms=config.base_policy_max_wait_ms,
+                num_gpus=config.base_policy_num_gpus_per_replica,
+            )
+            policy = pool.client()
+        env_config = {**config.env_config, "base_policy": policy}
+        config.environment(env_config=env_config)
+        if config.evaluation_config:
+            config.evaluation_config["env_config"] = env_config
+        return pool
+
+    # --- one step --------------------------------------------------------------------------------
+
+    def training_step(self) -> None:
+        if self.phase == "collect":
+            self.collection.step(self)
+            return
+        pending = self._request_samples()
+        self._update()
+        batches = self._receive_samples(pending)
+        self._feed(batches)
+        self._publish()
+
+    def _request_samples(self, base_only: bool = False) -> dict[str, Any]:
+        """Ask every runner for its share; remote ones work while the learner updates."""
+        group = self.env_runner_group
+        runners = group.num_healthy_remote_env_runners()
+        steps = max(1, self.config.sample_steps // max(1, runners))
+        kwargs = {"num_steps": steps, "base_only": base_only}
+        if group.num_remote_env_runners() > 0:
+            group.foreach_env_runner_async("sample_columns_ref", tag=SAMPLE_TAG, kwargs=kwargs)
+        return kwargs
+
+    def _receive_samples(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+        """Wait for the requested samples; batches in the order of the runners."""
+        group = self.env_runner_group
+        with self.metrics.log_time((TIMERS, "env_runner_sampling_timer")):
+            if group.num_remote_env_runners() == 0:
+                batches = [group.local_env_runner.sample_columns(**kwargs)]
+            else:
+                ready = group.fetch_ready_async_reqs(tags=SAMPLE_TAG, timeout_seconds=None)
+                batches = [batch for _, batch in sorted(ready, key=lambda item: item[0])]
+        self.metrics.aggregate([b.pop("metrics") for b in batches], key=ENV_RUNNER_RESULTS)
+        self.env_steps += sum(b["num_env_steps"] for b in batches)
+        return batches
+
+    def _feed(self, batches: list[dict[str, Any]]) -> None:
+        """Columns to the learner's replay, by reference; the update debt grows by what is stored."""
+        feed = [
+            {k: b[k] for k in ("columns", "episode_lengths")} | {"buffer": "online"}
+            for b in batches
+            if b["episode_lengths"]
+        ]
+        if feed:
+            self._learn(batches=feed)
+        stored = sum(sum(b["episode_lengths"]) for b in batches)
+        self.update_debt += stored * self.config.utd
+        episodes = [episode for b in batches for episode in b["episodes"]]
+        self.recent_success = [
+            *self.recent_success,
+            *(episode["success"] for episode in episodes),
+        ][-50:]
+        for episode in episodes:
+            self.schedule.on_episode(episode["success"])
+
+    def _update(self) -> None:
+        """Settle the debt: utd gradient steps per stored environment step, exactly."""
+        num_updates = int(self.update_debt)
+        if num_updates == 0:
+            return
+        self.update_debt -= num_updates
+        beta = self.schedule.value(self.env_steps - self.collection.env_steps)
+        with self.metrics.log_time((TIMERS, "learner_update_timer")):
+            self._learn(num_updates=num_updates, residual_scale=beta)
+        self.updates += num_updates
+
+    def _learn(self, **kwargs: Any) -> None:
+        """One `ResidualSACLearner.update` call, local or remote."""
+        kwargs |= {
+            "failure_dir": self.logdir,
+            "timesteps": {NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
+        }
+        results = self.learner_group.foreach_learner(lambda learner, **kw: learner.update(**kw), **kwargs)
+        self.metrics.aggregate([r.get() for r in results], key=LEARNER_RESULTS)
+
+    def _publish(self) -> None:
+        """Actor, observation statistics and beta to every runner."""
+        with self.metrics.log_time((TIMERS, "synch_weights")):
+            self.env_runner_group.sync_weights(
+                from_worker_or_learner_group=self.learner_group, inference_only=True
+            )
+
+    # --- evaluation ------------------------------------------------------------------------------
+
+    def evaluate_base(self, init_state_ids: list[int]) -> list[dict[str, Any]]:
+        """Episodes of the base policy alone on these held init states, a dict each."""
+        group = self.eval_env_runner_group or self.env_runner_group
+        return run_episodes(group, init_state_ids, residual=False)
+
+    def evaluate_residual(self, init_state_ids: list[int]) -> list[dict[str, Any]]:
+        """Episodes of base + residual, deterministic, at the beta in force, a dict each."""
+        self._publish()
+        group = self.eval_env_runner_group or self.env_runner_group
+        if self.eval_env_runner_group is not None:
+            group.sync_weights(
+                from_worker_or_learner_group=self.learner_group, inference_only=True
+            )
+        return run_episodes(group, init_state_ids, residual=True)
+
+    # --- checkpoint ------------------------------------------------------------------------------
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """RLlib's checkpoint, the replay beside it, and the counters."""
+        super().save_checkpoint(checkpoint_dir)
+        replay = os.path.join(checkpoint_dir, REPLAY_FOLDER)
+        results = self.learner_group.foreach_learner(
+            lambda learner, folder: learner.save_replay(folder), folder=replay
+        )
+        for result in results:
+            result.get()
+        progress = {
+            "phase": self.phase,
+            "env_steps": self.env_steps,
+            "updates": self.updates,
+            "update_debt": self.update_debt,
+            "collection_env_steps": self.collection.env_steps,
+            "recent_success": self.recent_success,
+            "schedule": self.schedule.state_dict(),
+        }
+        write_json_atomically(pathlib.Path(checkpoint_dir) / PROGRESS_FILE, progress)
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """Everything that `save_checkpoint` wrote; runners start new episodes.
+
+        Raises:
+            FileNotFoundError: a part of the checkpoint is missing.
+        """
+        path = pathlib.Path(checkpoint_dir) / PROGRESS_FILE
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{checkpoint_dir} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give a "
+                "folder that `pld-ray train` wrote under checkpoints/"
+            )
+        progress = json.loads(path.read_text())
+        super().load_checkpoint(checkpoint_dir)
+        replay = os.path.join(checkpoint_dir, REPLAY_FOLDER)
+        results = self.learner_group.foreach_learner(
+            lambda learner, folder: learner.load_replay(folder), folder=replay
+        )
+        for result in results:
+            result.get()
+        self.phase = progress["phase"]
+        self.env_steps = progress["env_steps"]
+        self.updates = progress["updates"]
+        self.update_debt = progress["update_debt"]
+        self.collection.env_steps = progress["collection_env_steps"]
+        self.recent_success = progress["recent_success"]
+        self.schedule.load_state_dict(progress["schedule"])
+        self.restart_runners(self.env_steps)
+        self._publish()
+
+    def restart_runners(self, salt: int) -> None:
+        """New episodes on every runner, seeded by the run's seed and `salt`."""
+        seed = (self.config.seed or 0) * 1_000_003 + salt
+        self.env_runner_group.foreach_env_runner(
+            "restart_streams", kwargs={"seed": seed}, timeout_seconds=None
+        )
+
+    def restart_collection(self, seed: int) -> None:
+        """New episodes on every runner, seeded by the collection's own seed."""
+        self.env_runner_group.foreach_env_runner(
+            "restart_streams", kwargs={"seed": seed}, timeout_seconds=None
+        )
+
+    def collection_identity(self) -> dict[str, Any]:
+        """What the collected base-policy data depends on; the key of its cache."""
+        params = self.config.residual_sac_params()
+        environment = {k: v for k, v in self.config.env_config.items() if k != "base_policy"}
+        return {
+            "environment": json.loads(json.dumps(environment)),
+            "base_policy": open_checkpoint(self.config.base_policy_path).fingerprint(),
+            "offline_episodes": params.offline_episodes,
+            "warmup_steps": params.warmup_steps,
+            "collection_seed": self.config.collection_seed,
+        }
+
+    def cleanup(self) -> None:
+        super().cleanup()
+        if self.base_policy_pool is not None:
+            self.base_policy_pool.stop()
+
+
+def write_json_atomically(path: pathlib.Path, data: Any) -> None:
+    """Write beside `path`, then rename: a reader never sees half a file."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(data, indent=1))
+    os.replace(partial, path)
+
+

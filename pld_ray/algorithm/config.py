@@ -1,0 +1,178 @@
+"""`ResidualSACConfig`: the algorithm as an RLlib user configures it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import Any
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.rollout import factory
+
+PARAMETER_NAMES = tuple(f.name for f in fields(ResidualSACParams))
+
+
+class ResidualSACConfig(AlgorithmConfig):
+    """Configuration of `ResidualSAC`; every field of `ResidualSACParams` is an attribute.
+
+    Example:
+        >>> config = (
+        ...     ResidualSACConfig()
+        ...     .environment(env_config={"task": "pick_up_the_can_and_place_it_in_the_bin"})
+        ...     .training(residual_scale=0.5, utd=2)
+        ... )
+        >>> algorithm = config.build_algo()
+
+    Without an environment it takes the default task of `pld_tabletop` and its shipped base policy.
+    """
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        from pld_ray.algorithm.algorithm import ResidualSAC
+        from pld_ray.algorithm.evaluation import evaluate_init_states
+        from pld_ray.rollout.env_runner import ResidualEnvRunner
+
+        super().__init__(algo_class=algo_class or ResidualSAC)
+        defaults = ResidualSACParams()
+        for name in PARAMETER_NAMES:
+            setattr(self, name, getattr(defaults, name))
+        self._train_batch_size_per_learner = defaults.batch_size
+        self.lr = None
+
+        factory.register()
+        self.env = factory.ENV_NAME
+        self.env_runner_cls = ResidualEnvRunner
+        self.gym_env_vectorize_mode = "vector_entry_point"
+        self.normalize_actions = False
+        self.clip_actions = True
+
+        # base policy
+        self.base_policy_path: str | None = None
+        self.base_policy_placement = "inline"
+        self.base_policy_replicas = 1
+        self.base_policy_max_batch_size = 16
+        self.base_policy_max_wait_ms = 2.0
+        self.base_policy_num_gpus_per_replica = 0.0
+
+        # collection
+        self.offline_cache: str | None = None
+        self.collection_seed = 0
+
+        # loop
+        self.sample_steps = 100
+        self.evaluation_init_states: list[int] = list(range(20))
+        self.custom_evaluation_function = evaluate_init_states
+        self.evaluation_duration_unit = "episodes"
+        self.evaluation_duration = 20
+        self.evaluation_interval = None
+        self.min_sample_timesteps_per_iteration = 1000
+        self.min_time_s_per_iteration = None
+        self.sample_timeout_s = None
+        self.env_runner_health_probe_timeout_s = 0.1
+        self.restart_failed_env_runners = True
+        self.restart_failed_sub_environments = False
+        self.torch_skip_nan_gradients = True
+        self._use_msgpack_checkpoints = True
+        self.num_cpus_for_main_process = 1
+
+    def training(  # type: ignore[override]
+        self,
+        *,
+        sample_steps: int = NotProvided,
+        offline_cache: str | None = NotProvided,
+        collection_seed: int = NotProvided,
+        **kwargs: Any,
+    ) -> ResidualSACConfig:
+        """Set learner parameters: any field of `ResidualSACParams`, or RLlib's own `training` ones.
+
+        Args:
+            sample_steps: environment steps per `training_step`, over all runners.
+            offline_cache: folder in which collected base-policy data is kept and found again.
+            collection_seed: seed of the base-policy collection, apart from the run's own seed, so
+                that runs with different seeds share one cache.
+
+        Raises:
+            ValueError: a value out of range. TypeError: a name that does not exist.
+        """
+        for name in PARAMETER_NAMES:
+            if name in kwargs and name != "gamma":
+                setattr(self, name, kwargs.pop(name))
+        if "train_batch_size_per_learner" in kwargs:
+            self.batch_size = kwargs["train_batch_size_per_learner"]
+        self._train_batch_size_per_learner = self.batch_size
+        super().training(**kwargs)
+        if sample_steps is not NotProvided:
+            self.sample_steps = sample_steps
+        if offline_cache is not NotProvided:
+            self.offline_cache = offline_cache
+        if collection_seed is not NotProvided:
+            self.collection_seed = collection_seed
+        return self
+
+    def base_policy(
+        self,
+        *,
+        path: str | None = NotProvided,
+        placement: str = NotProvided,
+        replicas: int = NotProvided,
+        max_batch_size: int = NotProvided,
+        max_wait_ms: float = NotProvided,
+        num_gpus_per_replica: float = NotProvided,
+    ) -> ResidualSACConfig:
+        """Choose the frozen base policy and where it runs.
+
+        Args:
+            path: a LeRobot checkpoint folder; None is the shipped policy of `pld_tabletop`.
+            placement: `inline` (in each env runner) or `pool` (Ray actors with dynamic batching).
+            replicas, max_batch_size, max_wait_ms, num_gpus_per_replica: of the pool.
+        """
+        for name, value in (
+            ("path", path),
+            ("placement", placement),
+            ("replicas", replicas),
+            ("max_batch_size", max_batch_size),
+            ("max_wait_ms", max_wait_ms),
+            ("num_gpus_per_replica", num_gpus_per_replica),
+        ):
+            if value is not NotProvided:
+                setattr(self, f"base_policy_{name}", value)
+        return self
+
+    def residual_sac_params(self) -> ResidualSACParams:
+        """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
+        return ResidualSACParams(**{name: getattr(self, name) for name in PARAMETER_NAMES})
+
+    def validate(self) -> None:
+        super().validate()
+        self.residual_sac_params().validate()
+        if self.base_policy_placement not in ("inline", "pool"):
+            raise ValueError(
+                f"base_policy.placement={self.base_policy_placement!r}: must be inline or pool"
+            )
+        if self.num_learners > 1:
+            raise ValueError(
+                f"learners(num_learners={self.num_learners}): one learner is supported; use 0 "
+                "(in the driver) or 1 (an actor)"
+            )
+        if self.sample_steps < 1:
+            raise ValueError(f"training(sample_steps={self.sample_steps!r}): must be >= 1")
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        from pld_ray.algorithm.module import ResidualModule
+
+        return RLModuleSpec(
+            module_class=ResidualModule, model_config={
+                "params": asdict(self.residual_sac_params()),
+                "seed": self.seed or 0,
+            },
+        )
+
+    def get_default_learner_class(self) -> type:
+        from pld_ray.algorithm.learner import ResidualSACLearner
+
+        return ResidualSACLearner
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        return {}

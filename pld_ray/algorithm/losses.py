@@ -1,0 +1,183 @@
+"""The equations of residual SAC, as pure functions over tensors.
+
+Numbers in brackets are the formulas of the specification (seed 002, section 14). Shapes: B batch,
+A action dimensions, N critics, M critics drawn for a target, K candidates of the on-the-fly backup.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+MIN_SCALE_IN_ENTROPY = 1e-3  # a schedule may start at beta = 0, where log(beta) does not exist
+
+
+# --- acting --------------------------------------------------------------------------------------
+
+
+def sample_residual(
+    mean: Tensor, log_std: Tensor, noise: Tensor, residual_dims: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(2), (8): delta = tanh(u), u = mean + std * noise, and log pi(delta | x).
+
+    Args:
+        mean, log_std: of u, [B, A].
+        noise: standard normal, [B, A] or [K, B, A]; one distribution serves all K draws.
+        residual_dims: [A]; a dimension with factor 0 carries no residual. Its delta is 0 and it
+            has no part in the log-probability.
+
+    Returns:
+        delta in [-1, 1], shaped as `noise`, and log_prob in nats, without the last dimension.
+    """
+    u = mean + log_std.exp() * noise
+    return tanh_residual(u, residual_dims), residual_log_prob(u, noise, log_std, residual_dims)
+
+
+def tanh_residual(u: Tensor, residual_dims: Tensor) -> Tensor:
+    """(2): delta = tanh(u) [..., A], 0 in the dimensions that carry no residual."""
+    return torch.tanh(u) * (residual_dims > 0)
+
+
+def residual_log_prob(u: Tensor, noise: Tensor, log_std: Tensor, residual_dims: Tensor) -> Tensor:
+    """log pi(delta | x) = sum over active dimensions of log N(u) - log(1 - tanh(u)^2), in nats.
+
+    Args:
+        u: before the tanh, [..., A].
+        noise: (u - mean) / std, [..., A].
+        log_std: [B, A].
+        residual_dims: [A]; only dimensions above 0 count.
+    """
+    log_normal = -0.5 * noise.square() - log_std - HALF_LOG_TWO_PI
+    # log(1 - tanh(u)^2) written so that it stays finite for large |u|
+    log_slope = 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
+    return (log_normal - log_slope) @ (residual_dims > 0).to(u.dtype)
+
+
+def compose_action(
+    base_action: Tensor,
+    delta: Tensor,
+    residual_scale: Tensor | float,
+    residual_dims: Tensor,
+    low: Tensor | float = -1.0,
+    high: Tensor | float = 1.0,
+) -> Tensor:
+    """(3), (4), (9), (24): a = clip(a_base + beta * dims * delta, low, high).
+
+    Args:
+        base_action: [B, A], in action units.
+        delta: [B, A] or [K, B, A], in [-1, 1].
+        residual_scale: beta, a scalar.
+        residual_dims: [A], in [0, 1].
+        low, high: action bounds, scalars or [A].
+    """
+    return torch.clamp(base_action + (residual_scale * residual_dims) * delta, low, high)
+
+
+# --- critic --------------------------------------------------------------------------------------
+
+
+def draw_members(num_critics: int, num_drawn: int, generator: torch.Generator) -> Tensor | None:
+    """M of N critics without replacement, [M] int64 on the generator's device; None means all."""
+    if num_drawn == num_critics:
+        return None
+    keys = torch.rand(num_critics, generator=generator, device=generator.device)
+    return keys.topk(num_drawn).indices
+
+
+def reduce_ensemble(q: Tensor, reduction: str) -> Tensor:
+    """(7): Q_red = min or mean over the members, [N, ...] -> [...]."""
+    return q.amin(0) if reduction == "min" else q.mean(0)
+
+
+def td_target(
+    reward: Tensor,
+    discount: Tensor,
+    q_next: Tensor,
+    log_prob_next: Tensor,
+    alpha: Tensor | float,
+    reduction: str = "min",
+    backup_entropy: bool = True,
+) -> Tensor:
+    """(10), (11), (12): y = r + discount * max_k [ Q_red(x', a'_k) - alpha * log pi(delta'_k) ].
+
+    Args:
+        reward: n-step return of rewards, [B].
+        discount: gamma^n * (1 - terminated), [B].
+        q_next: target critics at the K candidates, [M, K, B].
+        log_prob_next: [K, B].
+        alpha: temperature.
+        reduction: over the M members, `min` or `mean`.
+        backup_entropy: False drops the entropy term.
+
+    Returns:
+        y [B].
+    """
+    value = reduce_ensemble(q_next, reduction)
+    if backup_entropy:
+        value = value - alpha * log_prob_next
+    return reward + discount * value.amax(0)
+
+
+def critic_loss(q: Tensor, target: Tensor) -> Tensor:
+    """(13): sum over the N members of the mean squared error to y; q [N, B], target [B]."""
+    return (q - target).square().mean(-1).sum()
+
+
+# --- actor and temperature -----------------------------------------------------------------------
+
+
+def actor_loss(
+    q: Tensor,
+    log_prob: Tensor,
+    delta: Tensor,
+    alpha: Tensor | float,
+    reduction: str = "min",
+    residual_penalty: float = 0.0,
+) -> Tensor:
+    """(16): mean of alpha * log pi(delta | x) - Q_red(x, a) + residual_penalty * ||delta||^2.
+
+    Args:
+        q: critics at the composed action, [N, B].
+        log_prob: [B].
+        delta: [B, A].
+        alpha: temperature, without gradient.
+        reduction: over the N members, `min` or `mean`.
+        residual_penalty: weight of the squared residual.
+    """
+    loss = alpha * log_prob - reduce_ensemble(q, reduction)
+    if residual_penalty:
+        loss = loss + residual_penalty * delta.square().sum(-1)
+    return loss.mean()
+
+
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: Tensor | float) -> Tensor:
+    """(18), in log alpha: mean of -log_alpha * (log pi(delta | x) + H_tgt); log_prob [B] detached.
+
+    The step that follows keeps log_alpha above its floor (`log_alpha_min`).
+    """
+    return -log_alpha.squeeze() * (log_prob.detach() + target_entropy).mean()
+
+
+def entropy_target(
+    residual_dims: Tensor,
+    target_entropy: float | None = None,
+    residual_scale: Tensor | float = 1.0,
+    scale_entropy_target: bool = False,
+) -> Tensor:
+    """H_tgt in nats, a scalar: given, or -0.5 per dimension that carries a residual.
+
+    With `scale_entropy_target`, plus sum(log(beta * dims)) over those dimensions, beta * dims not
+    below 1e-3: a smaller residual is asked for less entropy.
+    """
+    active = residual_dims > 0
+    base = active.sum().float() * -0.5 if target_entropy is None else active.new_tensor(
+        target_entropy, dtype=torch.float32
+    )
+    if not scale_entropy_target:
+        return base
+    scale = (residual_scale * residual_dims).clamp(min=MIN_SCALE_IN_ENTROPY)
+    return base + torch.where(active, scale.log(), 0.0).sum()

@@ -1,0 +1,118 @@
+"""From a `TrainConfig` to a running `ResidualSAC`."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from dataclasses import asdict
+
+import envs
+import ray
+
+from pld_ray.algorithm.algorithm import ResidualSAC
+from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
+from pld_ray.base_policy import load_base_policy
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.rollout.vector_env import check_policy_matches
+
+
+def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
+    """The RLlib configuration of a run."""
+    parameters = {name: getattr(config.algorithm, name) for name in PARAMETER_NAMES}
+    runners, policy = config.runners, config.policy
+    return (
+        ResidualSACConfig()
+        .environment(env_config=asdict(config.env))
+        .base_policy(
+            path=policy.path,
+            placement=policy.placement,
+            replicas=policy.replicas,
+            max_batch_size=policy.max_batch_size,
+            max_wait_ms=policy.max_wait_ms,
+            num_gpus_per_replica=policy.num_gpus_per_replica,
+        )
+        .env_runners(
+            num_env_runners=runners.num_env_runners,
+            num_envs_per_env_runner=runners.num_envs_per_env_runner,
+            num_cpus_per_env_runner=runners.num_cpus_per_env_runner,
+        )
+        .learners(num_learners=runners.num_learners)
+        .training(
+            **parameters,
+            sample_steps=runners.sample_steps,
+            offline_cache=str(offline_cache_folder(config)),
+            collection_seed=config.collection_seed,
+        )
+        .debugging(seed=config.seed, log_level="ERROR")
+    )
+
+
+def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
+    """Where collected base-policy data is kept: the setting, or `cache/<task>` beside the run."""
+    if config.offline_cache is not None:
+        return pathlib.Path(config.offline_cache).resolve()
+    return pathlib.Path(config.output_dir).resolve().parent / "cache" / config.env.task
+
+
+def check_environment(config: TrainConfig) -> None:
+    """Open the environment and the base policy once, here, where an error can be read.
+
+    Raises:
+        ConfigError: an unknown suite or task, cameras without a GL library, a base policy that is
+            missing, incomplete or made for another environment.
+    """
+    try:
+        env = envs.LiberoEnv(**asdict(config.env))
+        policy = load_base_policy(config.policy.path)
+        check_policy_matches(policy, env.observation_space, env.action_space)
+        needed = config.evaluation.held_states + config.evaluation.validation_states
+        if needed > env.num_init_states:
+            raise ConfigError(
+                f"evaluation.held_states + evaluation.validation_states = {needed}, but "
+                f"{config.env.task} has {env.num_init_states} stored init states"
+            )
+        dims = config.algorithm.residual_dims
+        if dims and (len(dims),) != env.action_space.shape:
+            raise ConfigError(
+                f"algorithm.residual_dims has {len(dims)} factors but the action has "
+                f"{env.action_space.shape[0]} dimensions"
+            )
+        env.close()
+    except (ValueError, FileNotFoundError, ImportError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def start_ray(config: TrainConfig) -> bool:
+    """Join the cluster that the configuration or RAY_ADDRESS names, or start a local one.
+
+    Returns:
+        Whether this process started Ray and has to shut it down.
+    """
+    if ray.is_initialized():
+        return False
+    address = config.ray_address or os.environ.get("RAY_ADDRESS")
+    if address:
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
+        except ConnectionError as error:
+            raise ConfigError(
+                f"no Ray cluster answers at {address}: start one (`ray start --head`), or leave "
+                "out --ray_address to run on this machine alone"
+            ) from error
+        return True
+    runners = config.runners
+    needed = 1 + runners.num_env_runners * runners.num_cpus_per_env_runner
+    needed += runners.num_learners
+    needed += config.policy.replicas if config.policy.placement == "pool" else 0
+    ray.init(
+        num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    return True
+
+
+def build_algorithm(config: TrainConfig) -> ResidualSAC:
+    """Build the algorithm; Ray must be running."""
+    return algorithm_config(config).build_algo()

@@ -1,0 +1,133 @@
+"""`pld-ray`: train, eval."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+COMMANDS = {
+    "train": "collect, train and evaluate a residual on a frozen base policy",
+    "eval": "evaluate a checkpoint: base and base + residual on the same init states",
+}
+
+USAGE = """usage: pld-ray COMMAND [--key=value ...]
+
+{commands}
+
+pld-ray train --config_path=FILE.yaml --algorithm.utd=2 ...   keys as in --print_config
+              --resume=RUN_DIR      continue a run from its newest checkpoint
+              --print_config        print the complete configuration and stop
+              --dry_run             check configuration, environment and policy, then stop
+pld-ray eval  --checkpoint=DIR      a folder below RUN_DIR/checkpoints
+              [--n_episodes=100] [--output_dir=DIR]
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; a mistake of the user's ends in one sentence and exit status 2."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    # before torch: one thread a process, which two busy neighbours share a core with best
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if not args or args[0] in ("-h", "--help", "help"):
+        commands = "\n".join(f"  {name:8}{text}" for name, text in COMMANDS.items())
+        print(USAGE.format(commands=commands))
+        return 0 if args else 2
+    command = args.pop(0)
+    if command not in COMMANDS:
+        print(f"pld-ray: {command!r} is no command; known are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+
+    from pld_ray.config import ConfigError
+    from pld_ray.run_dir import RunError
+    from pld_ray.tracking import TrackingError
+
+    try:
+        return run_train(args) if command == "train" else run_eval(args)
+    except (ConfigError, RunError, TrackingError) as error:
+        print(f"pld-ray: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pld-ray: aborted; the last checkpoint is kept", file=sys.stderr)
+        return 130
+
+
+def run_train(args: list[str]) -> int:
+    """`pld-ray train`."""
+    import pathlib
+
+    from pld_ray.build import check_environment
+    from pld_ray.config import ConfigError, TrainConfig, load_config, main_print, pop_flag
+    from pld_ray.run_dir import RunDir
+    from pld_ray.train import train
+
+    print_config, dry_run = pop_flag(args, "print_config"), pop_flag(args, "dry_run")
+    resume = pop_value(args, "resume")
+    if resume is not None:
+        others = [a for a in args if not a.startswith("--total_steps")]
+        if others:
+            raise ConfigError(
+                f"--resume takes the run's own configuration; remove {' '.join(others)} "
+                "(only --total_steps can be given anew)"
+            )
+        config = RunDir(resume).load_config()
+        if args:
+            config.total_steps = load_config(TrainConfig, args).total_steps
+    else:
+        config = load_config(TrainConfig, args)
+    if print_config:
+        main_print(config)
+        return 0
+    if dry_run:
+        check_environment(config)
+        print("configuration, environment and base policy are fine")
+        return 0
+    summary = train(config, pathlib.Path(resume) if resume else None)
+    if "residual_success" in summary:
+        base, residual = summary["base_success"], summary["residual_success"]
+        print(
+            f"base {base:.0%} -> base + residual {residual:.0%} on {summary['n_episodes']} held "
+            f"init states, {summary['env_steps']} environment steps, "
+            f"{summary['total_wall_s']:.0f} s\nresults: {RunDir(resume or config.output_dir).path}"
+        )
+    return 0
+
+
+def run_eval(args: list[str]) -> int:
+    """`pld-ray eval`."""
+    from pld_ray.config import ConfigError
+    from pld_ray.evaluate import evaluate_checkpoint
+
+    checkpoint = pop_value(args, "checkpoint")
+    n_episodes = pop_value(args, "n_episodes") or "100"
+    output_dir = pop_value(args, "output_dir")
+    if args or checkpoint is None:
+        raise ConfigError(
+            "pld-ray eval takes --checkpoint=DIR [--n_episodes=N] [--output_dir=DIR]"
+            + (f"; {' '.join(args)} is none of these" if args else "")
+        )
+    if not n_episodes.isdigit() or int(n_episodes) < 1:
+        raise ConfigError(f"--n_episodes={n_episodes}: must be a whole number >= 1")
+    info = evaluate_checkpoint(checkpoint, int(n_episodes), output_dir)
+    print(
+        f"base {info['base_success']:.0%}, base + residual {info['residual_success']:.0%} on "
+        f"{n_episodes} init states\nwritten: {info['path']}"
+    )
+    return 0
+
+
+def pop_value(args: list[str], name: str) -> str | None:
+    """Remove `--name=value` or `--name value` from args and return the value."""
+    for i, arg in enumerate(args):
+        if arg.startswith(f"--{name}="):
+            del args[i]
+            return arg.partition("=")[2]
+        if arg == f"--{name}" and i + 1 < len(args):
+            value = args[i + 1]
+            del args[i : i + 2]
+            return value
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

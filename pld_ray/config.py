@@ -1,0 +1,253 @@
+"""The command line's configuration: dataclasses read by draccus from YAML and dotted flags."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pathlib
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import draccus
+import yaml
+
+from pld_ray.algorithm.params import ResidualSACParams
+
+
+class ConfigError(ValueError):
+    """A key, a value or a file of the configuration is wrong; the message says how to mend it."""
+
+
+@dataclass
+class EnvConfig:
+    """What is simulated."""
+
+    suite: str = "pld_tabletop"
+    """Task suite; `pld_tabletop` needs no download."""
+    task: str = "pick_up_the_can_and_place_it_in_the_bin"
+    """Task name within the suite."""
+    cameras: list[str] = field(default_factory=list)
+    """Cameras to render, of `image` and `image2`; empty is state-only and needs no GL library."""
+    image_size: int = 128
+    """Height and width of each camera's picture, in pixels."""
+    episode_length: int | None = None
+    """Steps after which an episode is truncated; None is the suite's own horizon."""
+    fast_step: bool = True
+    """One forward dynamics per physics substep instead of three, with identical results."""
+
+
+@dataclass
+class PolicyConfig:
+    """The frozen base policy."""
+
+    path: str | None = None
+    """A LeRobot checkpoint folder; None is the policy shipped for `pld_tabletop`."""
+    placement: str = "inline"
+    """`inline`: in each env runner. `pool`: Ray actors that batch the requests of all runners."""
+    replicas: int = 1
+    """Actors of the pool."""
+    max_batch_size: int = 16
+    """Rows that one pool request batch may hold."""
+    max_wait_ms: float = 2.0
+    """Milliseconds for which a replica waits for more requests."""
+    num_gpus_per_replica: float = 0.0
+    """GPU share of each replica."""
+
+
+@dataclass
+class RunnersConfig:
+    """How many simulators run, and where."""
+
+    num_env_runners: int = 2
+    """Rollout processes; 0 steps the environments in the driver."""
+    num_envs_per_env_runner: int = 1
+    """Environments in each process, stepped in turn."""
+    num_cpus_per_env_runner: float = 0.5
+    """CPU share that Ray reserves for each rollout process."""
+    num_learners: int = 0
+    """0 learns in the driver, 1 in an actor of its own."""
+    sample_steps: int = 100
+    """Environment steps per training step, over all runners."""
+
+
+@dataclass
+class EvaluationConfig:
+    """Evaluation on stored init states that training never resets to."""
+
+    interval_steps: int = 4_000
+    """Environment steps between evaluations while training; 0 evaluates at the end only."""
+    validation_states: int = 40
+    """Init states of each of those; they choose the best checkpoint and are none of the held ones."""
+    held_states: int = 100
+    """Held init states on which base and base + residual are compared at the end."""
+
+
+@dataclass
+class CheckpointConfig:
+    """What is kept of a run."""
+
+    interval_steps: int = 10_000
+    """Environment steps between periodic checkpoints; 0 keeps the best and the final one only."""
+    keep: int = 2
+    """Periodic checkpoints kept; older ones are deleted."""
+
+
+@dataclass
+class TrackingConfig:
+    """MLflow."""
+
+    enabled: bool = True
+    """Log parameters, metrics and artifacts to MLflow."""
+    uri: str | None = None
+    """Tracking URI; None is a sqlite file in the run's parent folder."""
+    experiment: str = "pld-ray"
+    """MLflow experiment."""
+    run_name: str | None = None
+    """Name of the run; None is task and seed."""
+
+
+@dataclass
+class TrainConfig:
+    """`pld-ray train`."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    algorithm: ResidualSACParams = field(default_factory=ResidualSACParams)
+    runners: RunnersConfig = field(default_factory=RunnersConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    total_steps: int = 40_000
+    """Environment steps of the whole run, base-policy collection included."""
+    seed: int = 0
+    """Seed of networks, replay, exploration and resets."""
+    collection_seed: int = 0
+    """Seed of the base-policy collection, apart from `seed` so that runs share its cache."""
+    output_dir: str = "outputs/train"
+    """Folder of the run; it must be new or empty unless the run is resumed."""
+    offline_cache: str | None = None
+    """Folder of collected base-policy data; None is `cache/<task>` beside the run's folder."""
+    ray_address: str | None = None
+    """A running Ray cluster (`auto`, `host:port`); None starts a local one."""
+
+    def validate(self) -> None:
+        """Raise ConfigError on the first value that cannot work."""
+        try:
+            self.algorithm.validate()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        checks = [
+            (self.total_steps >= 1, "total_steps", ">= 1"),
+            (self.runners.num_env_runners >= 0, "runners.num_env_runners", ">= 0"),
+            (self.runners.num_envs_per_env_runner >= 1, "runners.num_envs_per_env_runner", ">= 1"),
+            (self.runners.num_learners in (0, 1), "runners.num_learners", "0 or 1"),
+            (self.runners.sample_steps >= 1, "runners.sample_steps", ">= 1"),
+            (self.policy.placement in ("inline", "pool"), "policy.placement", "inline or pool"),
+            (self.evaluation.interval_steps >= 0, "evaluation.interval_steps", ">= 0"),
+            (self.evaluation.held_states >= 1, "evaluation.held_states", ">= 1"),
+            (self.evaluation.validation_states >= 1, "evaluation.validation_states", ">= 1"),
+            (self.checkpoint.keep >= 1, "checkpoint.keep", ">= 1"),
+            (self.checkpoint.interval_steps >= 0, "checkpoint.interval_steps", ">= 0"),
+        ]
+        for ok, name, accepted in checks:
+            if not ok:
+                value: Any = self
+                for part in name.split("."):
+                    value = getattr(value, part)
+                raise ConfigError(f"{name}={value!r}: must be {accepted}")
+
+
+def field_names(config_class: type, prefix: str = "") -> list[str]:
+    """Every dotted key of a nested dataclass, groups included."""
+    names = []
+    hints = {f.name: f for f in dataclasses.fields(config_class)}
+    for name, f in hints.items():
+        names.append(prefix + name)
+        default = f.default_factory() if callable(f.default_factory) else None
+        if dataclasses.is_dataclass(default):
+            names += field_names(type(default), f"{prefix}{name}.")
+    return names
+
+
+def load_config(config_class: type, args: list[str]) -> Any:
+    """Parse flags, `--config_path` included, into `config_class`.
+
+    Raises:
+        ConfigError: an unknown key (with the closest known one), a value of the wrong type, a file
+            that is missing or is no YAML mapping, or a value out of range.
+    """
+    known = field_names(config_class)
+    for arg in args:
+        if arg.startswith("--"):
+            check_key(arg[2:].split("=")[0], [*known, "config_path"], "flag --")
+    path = config_path(args)
+    if path is not None:
+        for key in yaml_keys(path):
+            check_key(key, known, f"{path}: key ")
+    try:
+        config = draccus.parse(config_class=config_class, args=args)
+    except SystemExit as error:
+        raise ConfigError(f"cannot parse the command line: {' '.join(args)}") from error
+    except Exception as error:
+        raise ConfigError(f"a value of the configuration has the wrong type: {error}") from error
+    config.validate()
+    return config
+
+
+def check_key(key: str, known: list[str], where: str) -> None:
+    """Refuse a key that no field has, naming the closest one."""
+    if key in known:
+        return
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not close:  # the right name in the wrong group
+        close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
+    hint = f"; did you mean {close[0]}?" if close else "; see --print_config for all keys"
+    raise ConfigError(f"{where}{key} does not exist{hint}")
+
+
+def config_path(args: list[str]) -> pathlib.Path | None:
+    """The file given with `--config_path`, checked to exist."""
+    for i, arg in enumerate(args):
+        if arg.startswith("--config_path"):
+            value = arg.partition("=")[2] or (args[i + 1] if i + 1 < len(args) else "")
+            path = pathlib.Path(value)
+            if not path.is_file():
+                raise ConfigError(f"--config_path={value}: no such file")
+            return path
+    return None
+
+
+def yaml_keys(path: pathlib.Path, node: Any = None, prefix: str = "") -> list[str]:
+    """Dotted keys of a YAML mapping."""
+    if node is None:
+        try:
+            node = yaml.safe_load(path.read_text()) or {}
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        if not isinstance(node, dict):
+            raise ConfigError(f"{path} must hold a mapping, not a {type(node).__name__}")
+    keys = []
+    for key, value in node.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, dict):
+            keys += yaml_keys(path, value, f"{prefix}{key}.")
+    return keys
+
+
+def dump_config(config: Any) -> str:
+    """The complete configuration as YAML that `--config_path` reads back."""
+    return yaml.safe_dump(draccus.encode(config), sort_keys=False)
+
+
+def pop_flag(args: list[str], name: str) -> bool:
+    """Remove a bare `--name` from args and say whether it was there."""
+    present = f"--{name}" in args
+    while f"--{name}" in args:
+        args.remove(f"--{name}")
+    return present
+
+
+def main_print(config: Any) -> None:
+    """Print the complete configuration."""
+    sys.stdout.write(dump_config(config))

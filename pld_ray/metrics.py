@@ -1,0 +1,45 @@
+"""The few numbers of an RLlib result that a run's history, plot and MLflow show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+LEARNER_KEYS = (
+    "critic_loss",
+    "actor_loss",
+    "temperature_loss",
+    "alpha",
+    "entropy",
+    "q_mean",
+    "q_out_of_bound",
+    "td_target_mean",
+    "residual_abs",
+    "critic_grad_norm",
+    "actor_grad_norm",
+)
+
+
+def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
+    """Pick and rename: `train/...`, `learner/...`, `time/...`; what is missing or NaN is left out."""
+    runners = result.get("env_runners", {})
+    learner = result.get("learners", {}).get("default_policy", {})
+    shared = result.get("learners", {}).get("__all_modules__", {})
+    timers = result.get("timers", {})
+    row = {
+        "train/success_rate": runners.get("success_rate"),
+        "train/episode_len_mean": runners.get("episode_len_mean"),
+        "train/probe_steps_mean": runners.get("probe_steps_mean"),
+        "replay/online": shared.get("replay_online"),
+        "replay/offline": shared.get("replay_offline"),
+        "time/sample_s": timers.get("env_runner_sampling_timer"),
+        "time/update_s": timers.get("learner_update_timer"),
+        "time/publish_s": timers.get("synch_weights"),
+    }
+    row |= {f"learner/{key}": learner.get(key) for key in LEARNER_KEYS}
+    return {
+        key: float(value)
+        for key, value in row.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }

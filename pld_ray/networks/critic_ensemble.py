@@ -1,0 +1,117 @@
+"""N Q-functions as one batched module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class CriticEnsemble(nn.Module):
+    """Q_1 .. Q_N (x, a): MLPs of equal shape, one matrix product a layer for all of them.
+
+    The input is [observation, base_action (optional), action]. Weights are [N, inputs, outputs],
+    initialised uniformly in +-1/sqrt(inputs), as `nn.Linear` is.
+
+    Args:
+        observation_dim: D.
+        action_dim: A.
+        num_critics: N.
+        hidden_dims: widths of the hidden layers (ReLU).
+        layer_norm: normalise before each ReLU. It has no affine parameters: the next layer has.
+        observes_base_action: whether the base action is part of the input.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        num_critics: int = 2,
+        hidden_dims: Sequence[int] = (256, 256),
+        layer_norm: bool = True,
+        observes_base_action: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_critics = num_critics
+        self.layer_norm = layer_norm
+        self.observes_base_action = observes_base_action
+        self.context_dim = observation_dim + (action_dim if observes_base_action else 0)
+        widths = [self.context_dim + action_dim, *hidden_dims, 1]
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for inputs, outputs in pairwise(widths):
+            bound = 1.0 / math.sqrt(inputs)
+            weight = torch.empty(num_critics, inputs, outputs).uniform_(-bound, bound)
+            bias = torch.empty(num_critics, 1, outputs).uniform_(-bound, bound)
+            self.weights.append(nn.Parameter(weight))
+            self.biases.append(nn.Parameter(bias))
+
+    def forward(
+        self,
+        observation: Tensor,
+        base_action: Tensor,
+        action: Tensor,
+        members: Tensor | None = None,
+    ) -> Tensor:
+        """Q [N, B] at observation [B, D], base_action [B, A], action [B, A].
+
+        Args:
+            members: [M] int64, evaluate these only and return [M, B]; None means all.
+        """
+        weights, biases = self._select(members)
+        x = torch.cat((self._context(observation, base_action), action), dim=-1)
+        hidden = torch.baddbmm(biases[0], x.expand(weights[0].shape[0], -1, -1), weights[0])
+        return self._after_first_layer(hidden, weights, biases)
+
+    def otf(
+        self,
+        observation: Tensor,
+        base_action: Tensor,
+        actions: Tensor,
+        members: Tensor | None = None,
+    ) -> Tensor:
+        """Q [N, K, B] at K candidate actions [K, B, A] of the same B observations.
+
+        The observation's part of the first layer is computed once for all candidates; gradients
+        reach `actions` without passing through it.
+        """
+        weights, biases = self._select(members)
+        num_members, width = weights[0].shape[0], weights[0].shape[2]
+        num_candidates, batch, action_dim = actions.shape
+        context = self._context(observation, base_action).expand(num_members, -1, -1)
+        shared = torch.baddbmm(biases[0], context, weights[0][:, : self.context_dim])
+        flat = actions.reshape(1, -1, action_dim).expand(num_members, -1, -1)
+        if num_candidates == 1:
+            hidden = torch.baddbmm(shared, flat, weights[0][:, self.context_dim :])
+        else:
+            own = torch.bmm(flat, weights[0][:, self.context_dim :])
+            own = own.view(num_members, num_candidates, batch, width)
+            hidden = (own + shared.unsqueeze(1)).view(num_members, -1, width)
+        q = self._after_first_layer(hidden, weights, biases)
+        return q.view(num_members, num_candidates, batch)
+
+    def _context(self, observation: Tensor, base_action: Tensor) -> Tensor:
+        if not self.observes_base_action:
+            return observation
+        return torch.cat((observation, base_action), dim=-1)
+
+    def _select(self, members: Tensor | None) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        if members is None:
+            return list(self.weights), list(self.biases)
+        return (
+            [w.index_select(0, members) for w in self.weights],
+            [b.index_select(0, members) for b in self.biases],
+        )
+
+    def _after_first_layer(
+        self, hidden: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
+    ) -> Tensor:
+        for weight, bias in zip(weights[1:], biases[1:], strict=True):
+            if self.layer_norm:
+                hidden = F.layer_norm(hidden, hidden.shape[-1:])
+            hidden = torch.baddbmm(bias, torch.relu_(hidden), weight)
+        return hidden.squeeze(-1)

@@ -1,0 +1,101 @@
+"""Collected base-policy data on disk: found again by later runs, refused when it is not theirs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
+
+FORMAT_VERSION = 1
+META_FILE = "collection.json"
+
+
+class OfflineCacheError(ValueError):
+    """The cache belongs to something else, or is damaged; the message says which and what to do."""
+
+
+class OfflineCache:
+    """One folder: `offline.safetensors`, `warmup.safetensors` and `collection.json`.
+
+    Args:
+        folder: where the cache is, or will be.
+        identity: what the data depends on (task, base policy, collection settings); a cache whose
+            identity differs in any key is refused.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], identity: dict[str, Any]) -> None:
+        self.folder = pathlib.Path(folder)
+        self.identity = {"format_version": FORMAT_VERSION, **identity}
+
+    def exists(self) -> bool:
+        """Whether the folder holds a cache (of whatever identity)."""
+        return (self.folder / META_FILE).exists()
+
+    def save(self, offline: list[Columns], warmup: list[Columns], env_steps: int) -> None:
+        """Write all files aside, then move the folder into place."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = pathlib.Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
+        try:
+            meta: dict[str, Any] = {"identity": self.identity, "env_steps": env_steps}
+            for name, episodes in (("offline", offline), ("warmup", warmup)):
+                columns, lengths = concatenate_episodes(episodes)
+                file = partial / f"{name}.safetensors"
+                save_file(columns, file)
+                meta[name] = {"episode_lengths": lengths, "sha256": sha256(file)}
+            (partial / META_FILE).write_text(json.dumps(meta, indent=1))
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
+            os.replace(partial, self.folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def load(self) -> tuple[list[Columns], list[Columns], int]:
+        """Offline episodes, warm-up episodes, and the environment steps they cost.
+
+        Raises:
+            OfflineCacheError: another identity, or a damaged file.
+        """
+        path = self.folder / META_FILE
+        try:
+            meta = json.loads(path.read_text())
+            found = meta["identity"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged(path, f"it cannot be read ({error})") from error
+        for key, wanted in self.identity.items():
+            if found.get(key) != wanted:
+                raise OfflineCacheError(
+                    f"the offline cache {self.folder} was collected with {key}={found.get(key)!r} "
+                    f"but this run has {key}={wanted!r}: choose another folder with "
+                    "--offline_cache, or delete this one to collect anew"
+                )
+        parts = [self._load_part(name, meta) for name in ("offline", "warmup")]
+        return parts[0], parts[1], int(meta["env_steps"])
+
+    def _load_part(self, name: str, meta: dict[str, Any]) -> list[Columns]:
+        file = self.folder / f"{name}.safetensors"
+        try:
+            if sha256(file) != meta[name]["sha256"]:
+                raise self._damaged(file, "its checksum differs from the one recorded")
+            return split_episodes(load_file(file), meta[name]["episode_lengths"])
+        except (OSError, SafetensorError, KeyError, TypeError) as error:
+            raise self._damaged(file, f"it cannot be read ({error})") from error
+
+    def _damaged(self, file: pathlib.Path, why: str) -> OfflineCacheError:
+        return OfflineCacheError(
+            f"the offline cache file {file} is damaged: {why}; delete {self.folder} to collect anew"
+        )
+
+
+def sha256(path: pathlib.Path) -> str:
+    """Hex digest of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,136 @@
+"""The folder of one run: what lies where, and checkpoints that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import draccus
+import yaml
+
+from pld_ray.algorithm.algorithm import PROGRESS_FILE, ResidualSAC, write_json_atomically
+from pld_ray.config import ConfigError, TrainConfig, check_key, dump_config, field_names, yaml_keys
+
+TRAINER_FILE = "trainer.json"
+
+
+class RunError(RuntimeError):
+    """The run cannot go on; the message says why and how to continue."""
+
+
+class RunDir:
+    """`config.yaml`, `train.log`, `metrics.jsonl`, `checkpoints/`, and the results of a run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = pathlib.Path(path).resolve()
+        self.checkpoints = self.path / "checkpoints"
+
+    def create(self, config: TrainConfig) -> None:
+        """Make the folder of a new run.
+
+        Raises:
+            ConfigError: it already holds a run.
+        """
+        if (self.path / "config.yaml").exists():
+            raise ConfigError(
+                f"output_dir={self.path} already holds a run: continue it with "
+                f"--resume={self.path}, or choose another --output_dir"
+            )
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        (self.path / "config.yaml").write_text(dump_config(config))
+
+    def load_config(self) -> TrainConfig:
+        """The configuration that the run was started with.
+
+        Raises:
+            ConfigError: the folder holds no run, or its configuration is not ours.
+        """
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
+        known = field_names(TrainConfig)
+        for key in yaml_keys(path):
+            check_key(key, known, f"{path}: key ")
+        config = draccus.decode(TrainConfig, yaml.safe_load(path.read_text()))
+        config.validate()
+        return config
+
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, algorithm: ResidualSAC, name: str, trainer_state: dict[str, Any]
+    ) -> pathlib.Path:
+        """Write `checkpoints/<name>` aside and move it into place.
+
+        Raises:
+            RunError: the disk is full or cannot be written; nothing half-written is left.
+        """
+        target = self.checkpoints / name
+        partial = self.checkpoints / f".partial-{name}"
+        retired = self.checkpoints / f".retired-{name}"
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            algorithm.save_checkpoint(str(partial))
+            write_json_atomically(partial / TRAINER_FILE, trainer_state)
+            if target.exists():
+                os.replace(target, retired)
+            os.replace(partial, target)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            last = self.latest_checkpoint()
+            keep = f"; the last good checkpoint is {last}" if last else ""
+            raise RunError(
+                f"cannot write checkpoint {target}: {error.strerror or error}{keep}. Free space or "
+                f"mend the folder, then continue with --resume={self.path}"
+            ) from error
+        finally:
+            if retired.exists() and not target.exists():
+                os.replace(retired, target)
+            shutil.rmtree(retired, ignore_errors=True)
+        return target
+
+    def prune(self, keep: int) -> None:
+        """Delete all but the newest `keep` periodic checkpoints."""
+        periodic = sorted(self.checkpoints.glob("step_*"))
+        for path in periodic[:-keep]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def latest_checkpoint(self) -> pathlib.Path | None:
+        """The checkpoint with the most environment steps."""
+        found = [p.parent for p in self.checkpoints.glob(f"*/{PROGRESS_FILE}")]
+        found = [p for p in found if not p.name.startswith(".")]
+        return max(found, key=checkpoint_steps, default=None)
+
+
+def checkpoint_steps(path: pathlib.Path) -> tuple[int, float]:
+    """Environment steps of a checkpoint, ties broken by age."""
+    progress = json.loads((path / PROGRESS_FILE).read_text())
+    return int(progress["env_steps"]), path.stat().st_mtime
+
+
+def trainer_state(path: pathlib.Path) -> dict[str, Any]:
+    """What the training loop itself wrote into a checkpoint."""
+    file = path / TRAINER_FILE
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def run_of_checkpoint(checkpoint: str | os.PathLike[str]) -> RunDir:
+    """The run that a checkpoint folder lies in.
+
+    Raises:
+        ConfigError: it is no checkpoint of ours, or lies outside its run's folder.
+    """
+    path = pathlib.Path(checkpoint).resolve()
+    if not (path / PROGRESS_FILE).is_file():
+        raise ConfigError(
+            f"{checkpoint} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give a folder "
+            "that `pld-ray train` wrote under checkpoints/"
+        )
+    run = RunDir(path.parent.parent)
+    if not (run.path / "config.yaml").is_file():
+        raise ConfigError(f"{checkpoint}: {run.path / 'config.yaml'} is missing beside it")
+    return run

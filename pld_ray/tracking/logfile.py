@@ -1,0 +1,65 @@
+"""The log of a run: everything in its file, only warnings on the console."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+import sys
+
+LOGGER = "pld_ray"
+LOG_FILE = "train.log"
+
+
+class _ConsoleHandler(logging.StreamHandler):
+    """Writes to whatever `sys.stderr` is now, so that a progress display can print above itself."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self, logging.WARNING)
+
+    @property
+    def stream(self):  # type: ignore[no-untyped-def,override]
+        return sys.stderr
+
+
+def setup_logging(run_dir: str | os.PathLike[str], level: int = logging.INFO) -> logging.Logger:
+    """Send the logger `pld_ray` to `<run_dir>/train.log`, appending, and warnings to stderr too.
+
+    Calling it again, for the same or another run of the process, replaces the earlier file.
+
+    Returns:
+        The logger `pld_ray`; `logging.getLogger("pld_ray.<part>")` writes to the same file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = pathlib.Path(run_dir) / LOG_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    to_file = logging.FileHandler(path, mode="a", encoding="utf-8")
+    to_file.setFormatter(
+        logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", _DATE)
+    )
+    console = _ConsoleHandler()
+    console.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+
+    close_logging()
+    logger = logging.getLogger(LOGGER)
+    logger.setLevel(level)
+    logger.propagate = False  # a handler of the root logger would print every line over the display
+    logger.addHandler(to_file)
+    logger.addHandler(console)
+    return logger
+
+
+def close_logging() -> None:
+    """Close the run's log; the logger `pld_ray` behaves like any other again."""
+    logger = logging.getLogger(LOGGER)
+    for handler in list(logger.handlers):
+        if isinstance(handler, (logging.FileHandler, _ConsoleHandler)):
+            logger.removeHandler(handler)
+            handler.close()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
+
+
+_DATE = "%Y-%m-%d %H:%M:%S"

@@ -1,0 +1,86 @@
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from toy import CountingEnv, CountingPolicy
+
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, seed_per_env
+
+
+def test_base_action_is_the_chunk_played_open_loop_and_restarts_with_each_episode():
+    env = BaseActionVectorEnv([CountingEnv(length=3)], CountingPolicy())
+    observation, _ = env.reset(seed=0)
+    seen = [observation["base_action"][0]]
+    for _ in range(5):
+        observation, _, _, _, _ = env.step(np.zeros((1, 3), dtype=np.float32))
+        seen.append(observation["base_action"][0])
+    # (episode, step of the request, index in the chunk); three steps cut the second chunk short
+    expected = [(0, 0, 0), (0, 0, 1), (0, 2, 0), (0, 2, 1), (1, 0, 0), (1, 0, 1)]
+    np.testing.assert_allclose(np.array(seen) * 100, expected, atol=1e-5)
+
+
+def test_autoreset_is_next_step_and_the_final_observation_has_a_base_action():
+    env = BaseActionVectorEnv([CountingEnv(length=2), CountingEnv(length=3)], CountingPolicy())
+    env.reset(seed=0)
+    action = np.ones((2, 3), dtype=np.float32)
+    _, _, _, truncated, _ = env.step(action)
+    assert truncated.tolist() == [False, False]
+    observation, _, _, truncated, _ = env.step(action)
+    assert truncated.tolist() == [True, False]
+    assert observation["observation.state"][0].tolist() == [0, 2]
+    assert observation["base_action"][0, 1] == np.float32(0.02)
+    observation, reward, _, truncated, _ = env.step(action)
+    assert observation["observation.state"].tolist() == [[1, 0], [0, 3]]
+    assert reward[0] == 0
+    assert truncated.tolist() == [False, True]
+    # the reset step's action never reached the environment
+    assert len(env.envs[0].actions) == 2
+
+
+def test_queued_init_states_are_used_in_order_then_sampling_returns():
+    env = BaseActionVectorEnv([CountingEnv(length=1)], CountingPolicy())
+    env.set_init_states([7, 3])
+    _, infos = env.reset(seed=0)
+    ids = [infos["init_state_id"][0]]
+    for _ in range(4):
+        _, _, _, _, infos = env.step(np.zeros((1, 3), dtype=np.float32))
+        ids.append(infos["init_state_id"][0])
+    assert ids == [7, 7, 3, 3, -1]
+
+
+def test_base_action_is_clipped_to_the_action_space():
+    class Loud(CountingPolicy):
+        def infer(self, observations, tasks, env_ids, seeds=None):
+            return np.full((len(env_ids), 2, 3), 5, dtype=np.float32)
+
+    env = BaseActionVectorEnv([CountingEnv()], Loud())
+    observation, _ = env.reset()
+    assert observation["base_action"].tolist() == [[1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"action_dim": 7}, r"acts in 7 dimensions but the environment takes 3"),
+        ({"input_features": {"observation.images.image": (3, 8, 8)}}, r"needs 'observation.images"),
+        ({"input_features": {"observation.state": (9,)}}, r"of shape \(9,\), not \(2,\)"),
+    ],
+)
+def test_a_policy_for_another_environment_is_refused(change, message):
+    policy = CountingPolicy()
+    for name, value in change.items():
+        setattr(policy, name, value)
+    with pytest.raises(ValueError, match=message):
+        BaseActionVectorEnv([CountingEnv()], policy)
+
+
+def test_seeds_are_independent_children():
+    seeds = seed_per_env(0, 4)
+    assert len(set(seeds)) == 4
+    assert seeds == seed_per_env(0, 4)
+    assert seeds != seed_per_env(1, 4)
+    with pytest.raises(ValueError, match="2 seeds for 3"):
+        seed_per_env([1, 2], 3)
