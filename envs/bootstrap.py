@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import yaml
 
@@ -51,13 +52,14 @@ def import_libero() -> ModuleType:
     config_dir = _ensure_config(_libero_root())
     os.environ["LIBERO_CONFIG_PATH"] = str(config_dir)
     with _quiet_import(), _gl_disabled():
-        import robosuite.macros
+        macros = _preset_robosuite_macros()
+        import robosuite
 
-        robosuite.macros.MUJOCO_GPU_RENDERING = False  # True would overwrite MUJOCO_GL with egl
+        robosuite.macros = macros
         import libero.libero
         import libero.libero.envs  # registers LIBERO's own problems, objects and predicates
 
-    module: ModuleType = libero.libero
+    module: Any = libero.libero
     module.libero_config_path = str(config_dir)
     module.config_file = str(config_dir / "config.yaml")
     # The "assets" entry of the configuration is not read by LIBERO: its cache is the only hook,
@@ -65,7 +67,7 @@ def import_libero() -> ModuleType:
     assets = _configured_assets(config_dir)
     assets.mkdir(parents=True, exist_ok=True)
     module._assets_path_cache = str(assets)
-    return module
+    return cast(ModuleType, module)
 
 
 def available_backends() -> list[str]:
@@ -163,6 +165,29 @@ def _ensure_config(root: Path) -> Path:
     }
     write_atomically(config_file, yaml.safe_dump({key: str(path) for key, path in paths.items()}))
     return config_dir
+
+
+def _preset_robosuite_macros() -> ModuleType:
+    """Load robosuite's constants and change three, before anything else of robosuite reads them.
+
+    ``import robosuite.macros`` would first import the whole package, GL context included.
+    """
+    name = "robosuite.macros"
+    if name in sys.modules:
+        return sys.modules[name]
+    package = importlib.util.find_spec("robosuite")
+    if package is None or package.origin is None:
+        raise ImportError("robosuite is not installed: pip install robosuite==1.4.0.")
+    spec = importlib.util.spec_from_file_location(name, Path(package.origin).parent / "macros.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(f"robosuite at {package.origin} has no readable macros.py.")
+    macros: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(macros)
+    macros.MUJOCO_GPU_RENDERING = False  # True would overwrite MUJOCO_GL with egl
+    macros.CONSOLE_LOGGING_LEVEL = "ERROR"  # no notice about a missing private macro file
+    macros.FILE_LOGGING_LEVEL = None  # no log file in the temp folder, shared by all users
+    sys.modules[name] = macros
+    return cast(ModuleType, macros)
 
 
 def _configured_assets(config_dir: Path) -> Path:

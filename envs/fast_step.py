@@ -3,18 +3,25 @@
 For each of the 25 substeps of 2 ms of a control step, robosuite computes the forward dynamics
 three times (before control, inside the controller and in `mj_step`) and looks every quantity of
 the controller up by name. Here `mj_step1 -> controller -> mj_step2` computes them once, and the
-operational-space controller reads the simulation through indices and preallocated arrays. The
-arithmetic, its order and the memory layout of each operand are those of robosuite's
-`OperationalSpaceController.run_controller`, because a product summed in another order would differ
-in the last bit.
+controller (`envs.osc`) reads the simulation through indices and preallocated arrays.
 """
 
+# ruff: noqa: E402  mujoco opens graphics libraries unless the bootstrap imports it
 from __future__ import annotations
 
 from typing import Any
 
-import mujoco
 import numpy as np
+
+from envs.bootstrap import import_libero
+
+import_libero()
+
+import mujoco
+
+from envs import osc
+
+_ARM_JOINTS = 7
 
 
 class FastStep:
@@ -24,18 +31,13 @@ class FastStep:
     inverse-dynamics pass in each substep. They do not influence the motion.
 
     Args:
-        env: the robosuite environment inside LIBERO's `ControlEnv`.
+        env: the robosuite environment inside LIBERO's `ControlEnv`. It must use soft resets.
 
     Raises:
         ValueError: the robot has another controller or gripper than described.
     """
 
     def __init__(self, env: Any) -> None:
-        from robosuite.utils import control_utils
-
-        self._opspace_matrices = control_utils.opspace_matrices
-        self._nullspace_torques = control_utils.nullspace_torques
-        self._orientation_error = control_utils.orientation_error
         self._env = env
         self._robot = env.robots[0]
         self._check_supported()
@@ -45,49 +47,52 @@ class FastStep:
         self._substeps = int(env.control_timestep / env.model_timestep)
 
         # Views into the simulation, valid as long as its mjData lives (soft resets keep it).
-        controller, gripper = self._robot.controller, self._robot.gripper
+        controller = self._robot.controller
         self._site = env.sim.model.site_name2id(controller.eef_name)
         self._ee_pos = data.site_xpos[self._site]
         self._ee_ori = data.site_xmat[self._site].reshape(3, 3)
         self._qpos, self._qvel, self._ctrl = data.qpos, data.qvel, data.ctrl
-        self._bias_force = data.qfrc_bias
-        self._qpos_index = np.array(controller.qpos_index)
-        self._qvel_index = np.array(controller.qvel_index)
+        self._inertia, self._bias_force = data.qM, data.qfrc_bias
+        self._arm_qpos = np.array(controller.qpos_index)
+        self._arm_dofs = np.array(controller.qvel_index)
         self._arm_actuators = np.array(self._robot._ref_joint_actuator_indexes)
-        self._torque_low, self._torque_high = self._robot.torque_limits
+        self._torque_limits = np.stack(self._robot.torque_limits)
 
+        # Work space of the controller; the memory orders matter, see `envs.osc`.
         self._jacobian_pos = np.zeros((3, model.nv))
         self._jacobian_ori = np.zeros((3, model.nv))
-        self._mass = np.zeros((model.nv, model.nv))
+        self._mass_all = np.zeros((model.nv, model.nv))
+        self._j_pos = np.zeros((3, _ARM_JOINTS), order="F")
+        self._j_ori = np.zeros((3, _ARM_JOINTS), order="F")
+        self._j_full = np.zeros((6, _ARM_JOINTS), order="F")
+        self._mass = np.zeros((_ARM_JOINTS, _ARM_JOINTS), order="F")
+        self._force, self._torque = np.zeros(3), np.zeros(3)
+        self._wrench = np.zeros(6)
 
-        self._gripper_actuators = self._robot._ref_joint_gripper_actuator_indexes
-        ctrl_range = model.actuator_ctrlrange[self._gripper_actuators]
-        self._grip_bias = 0.5 * (ctrl_range[:, 1] + ctrl_range[:, 0])
-        self._grip_weight = 0.5 * (ctrl_range[:, 1] - ctrl_range[:, 0])
-        self._grip_speed = gripper.speed
+        self._fingers = [int(index) for index in self._robot._ref_joint_gripper_actuator_indexes]
+        ctrl_range = model.actuator_ctrlrange[self._fingers]
+        self._finger_bias = (0.5 * (ctrl_range[:, 1] + ctrl_range[:, 0])).tolist()
+        self._finger_weight = (0.5 * (ctrl_range[:, 1] - ctrl_range[:, 0])).tolist()
 
     def __call__(self, action: np.ndarray) -> bool:
         """Advance one control period under `action` [7] float64; answer whether the task is done.
 
         Observables are not updated: read the state from the simulation.
         """
-        env, model, data = self._env, self._model, self._data
-        controller, gripper = self._robot.controller, self._robot.gripper
+        env, model, data, controller = self._env, self._model, self._data, self._robot.controller
         env.timestep += 1
-        closing = np.array([-1.0, 1.0]) * self._grip_speed * np.sign(action[6:])
-        opening = gripper.current_action
+        fingers = np.broadcast_to(self._robot.gripper.current_action, 2).tolist()
+        closing = float(np.sign(action[6])) * self._robot.gripper.speed
         for substep in range(self._substeps):
             mujoco.mj_step1(model, data)
             if substep == 0:
                 self._set_goal(controller, action[:6])
-            torques = self._torques(controller)
-            opening = np.minimum(np.maximum(opening + closing, -1.0), 1.0)
-            self._ctrl[self._gripper_actuators] = self._grip_bias + self._grip_weight * opening
-            self._ctrl[self._arm_actuators] = np.minimum(
-                np.maximum(torques, self._torque_low), self._torque_high
-            )
+            self._command_arm(controller)
+            fingers = [_clip(fingers[0] - closing), _clip(fingers[1] + closing)]
+            for i, actuator in enumerate(self._fingers):
+                self._ctrl[actuator] = self._finger_bias[i] + self._finger_weight[i] * fingers[i]
             mujoco.mj_step2(model, data)
-        gripper.current_action = opening
+        self._robot.gripper.current_action = np.array(fingers)
         env.cur_time += env.control_timestep
         env._post_process()
         return bool(env._check_success())
@@ -95,52 +100,76 @@ class FastStep:
     def _set_goal(self, controller: Any, arm_action: np.ndarray) -> None:
         controller.ee_pos = self._ee_pos.copy()
         controller.ee_ori_mat = self._ee_ori.copy()
-        controller.new_update = False  # the state is current: no forward pass
+        controller.new_update = False  # what it needs is set above: no forward pass
         controller.set_goal(arm_action)
         controller.new_update = True
-        self._goal_pos = np.array(controller.goal_pos)
-        self._goal_ori = np.array(controller.goal_ori)
+        self._goal_pos = np.array(controller.goal_pos, dtype=np.float64)
+        self._goal_ori = np.array(controller.goal_ori, dtype=np.float64, order="C")
 
-    def _torques(self, controller: Any) -> np.ndarray:
-        """Joint torques [7] toward the goal pose, before clipping; see Khatib (1987)."""
-        kp, kd = controller.kp, controller.kd
-        mujoco.mj_jacSite(
-            self._model, self._data, self._jacobian_pos, self._jacobian_ori, self._site
+    def _command_arm(self, controller: Any) -> None:
+        """Torques toward the goal pose, written to the actuators."""
+        model, data = self._model, self._data
+        mujoco.mj_jacSite(model, data, self._jacobian_pos, self._jacobian_ori, self._site)
+        mujoco.mj_fullM(model, self._mass_all, self._inertia)
+        osc.copy_arm(
+            self._jacobian_pos,
+            self._jacobian_ori,
+            self._mass_all,
+            self._arm_dofs,
+            self._j_pos,
+            self._j_ori,
+            self._j_full,
+            self._mass,
         )
-        velocity_pos = np.dot(self._jacobian_pos, self._qvel)
-        velocity_ori = np.dot(self._jacobian_ori, self._qvel)
-        j_pos = self._jacobian_pos[:, self._qvel_index]
-        j_ori = self._jacobian_ori[:, self._qvel_index]
-        j_full = np.vstack([j_pos, j_ori])
-        mujoco.mj_fullM(self._model, self._mass, self._data.qM)
-        mass = self._mass[self._qvel_index, :][:, self._qvel_index]
-        joint_pos = self._qpos[self._qpos_index]
-        joint_vel = self._qvel[self._qvel_index]
-
-        error_pos = self._goal_pos - self._ee_pos
-        error_ori = self._orientation_error(self._goal_ori, self._ee_ori)
-        force = error_pos * kp[0:3] + -velocity_pos * kd[0:3]
-        torque = error_ori * kp[3:6] + -velocity_ori * kd[3:6]
-
-        _, lambda_pos, lambda_ori, nullspace = self._opspace_matrices(mass, j_full, j_pos, j_ori)
-        wrench = np.concatenate([np.dot(lambda_pos, force), np.dot(lambda_ori, torque)])
-        torques = np.dot(j_full.T, wrench) + self._bias_force[self._qvel_index]
-        torques += self._nullspace_torques(
-            mass, nullspace, controller.initial_joint, joint_pos, joint_vel
+        osc.goal_wrench(
+            self._goal_pos,
+            self._goal_ori,
+            self._ee_pos,
+            self._ee_ori,
+            np.dot(self._jacobian_pos, self._qvel),
+            np.dot(self._jacobian_ori, self._qvel),
+            controller.kp,
+            controller.kd,
+            self._force,
+            self._torque,
         )
-        return torques
+        lambda_pos, lambda_ori, nullspace = osc.task_space_inertia(
+            self._mass, self._j_full, self._j_pos, self._j_ori
+        )
+        self._wrench[:3] = np.dot(lambda_pos, self._force)
+        self._wrench[3:] = np.dot(lambda_ori, self._torque)
+        osc.command_arm(
+            np.dot(self._j_full.T, self._wrench),
+            self._bias_force,
+            self._mass,
+            nullspace,
+            controller.initial_joint,
+            self._qpos,
+            self._qvel,
+            self._arm_qpos,
+            self._arm_dofs,
+            self._torque_limits,
+            self._arm_actuators,
+            self._ctrl,
+        )
 
     def _check_supported(self) -> None:
         controller = self._robot.controller
         unsupported = [
             len(self._env.robots) != 1 and "several robots",
+            len(controller.qpos_index) != _ARM_JOINTS and "an arm of other than 7 joints",
             controller.name != "OSC_POSE" and f"controller {controller.name}",
             getattr(controller, "impedance_mode", "fixed") != "fixed" and "variable impedance",
             not getattr(controller, "uncoupling", True) and "coupled position and orientation",
             getattr(controller, "interpolator_pos", None) is not None and "interpolation",
             getattr(controller, "interpolator_ori", None) is not None and "interpolation",
             type(self._robot.gripper).__name__ != "PandaGripper" and "another gripper",
+            self._env.hard_reset and "hard resets",
         ]
         reasons = [reason for reason in unsupported if reason]
         if reasons:
             raise ValueError(f"fast_step does not cover {', '.join(reasons)}: use fast_step=False.")
+
+
+def _clip(value: float) -> float:
+    return min(max(value, -1.0), 1.0)

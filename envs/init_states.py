@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import codecs
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 # LIBERO saves a numpy array with torch.save. These are all the names such a file may refer to;
 # torch refuses any other one, so that reading never runs code from the file.
-_ALLOWED = [
+_ALLOWED: list[Any] = [
     np.ndarray,
     np.dtype,
     np.dtypes.Float64DType,

@@ -10,7 +10,6 @@ import numpy as np
 from gymnasium import spaces
 
 from envs import bootstrap, pld_tabletop
-from envs.fast_step import FastStep
 from envs.init_states import load_init_states
 from envs.observations import (
     ENVIRONMENT_STATE,
@@ -224,6 +223,8 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         pld_tabletop.register()
         from libero.libero.envs.env_wrapper import ControlEnv
 
+        from envs.fast_step import FastStep
+
         with global_numpy_seed(np.random.default_rng(0)):  # its first placement is thrown away
             self._control_env = ControlEnv(
                 bddl_file_name=str(self._spec.bddl_file),
@@ -294,9 +295,9 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         return observation
 
     def _picture(self, name: str) -> np.ndarray:
-        raw = self._env.sim.render(
-            camera_name=CAMERAS[name], width=self.image_size, height=self.image_size
-        )
+        sim = self._env.sim
+        sim._render_context_offscreen.gl_ctx.make_current()  # another environment may own it now
+        raw = sim.render(camera_name=CAMERAS[name], width=self.image_size, height=self.image_size)
         return np.ascontiguousarray(raw[::-1, ::-1])
 
     def _info(self, is_success: bool) -> dict[str, Any]:

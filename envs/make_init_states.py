@@ -14,7 +14,7 @@ import numpy as np
 
 from envs.init_states import save_init_states
 from envs.libero import LiberoEnv
-from envs.pld_tabletop import TASKS_DIR, SUITE, TASKS
+from envs.pld_tabletop import SUITE, TASKS, TASKS_DIR
 
 NUM_STATES = 100
 SEED = 20

@@ -1,5 +1,6 @@
 """Lend a seed to code which draws from numpy's global random state, and give the state back."""
 
+# ruff: noqa: NPY002  the legacy generator is the very thing dealt with here
 from __future__ import annotations
 
 import contextlib

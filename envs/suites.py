@@ -55,7 +55,9 @@ def find_task(suite: str, task: str | int | None = None) -> TaskSpec:
     else:
         index = int(task)
         if not 0 <= index < len(names):
-            raise ValueError(f"Task {index} of suite {suite!r}: numbers go from 0 to {len(names) - 1}.")
+            raise ValueError(
+                f"Task {index} of suite {suite!r}: numbers go from 0 to {len(names) - 1}."
+            )
     name = names[index]
     return TaskSpec(
         suite=suite,

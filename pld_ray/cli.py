@@ -40,11 +40,10 @@ def main(argv: list[str] | None = None) -> int:
 
     from pld_ray.config import ConfigError
     from pld_ray.run_dir import RunError
-    from pld_ray.tracking import TrackingError
 
     try:
         return run_train(args) if command == "train" else run_eval(args)
-    except (ConfigError, RunError, TrackingError) as error:
+    except (ConfigError, RunError) as error:
         print(f"pld-ray: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -9,8 +9,9 @@ from typing import Any
 import ray
 
 from pld_ray.build import build_algorithm, check_environment, start_ray
+from pld_ray.evaluation_rows import episode_results
 from pld_ray.run_dir import run_of_checkpoint
-from pld_ray.tracking import write_eval_info
+from pld_ray.tracking.eval_info import write_eval_info
 from pld_ray.train import success_rate
 
 
@@ -52,11 +53,10 @@ def evaluate_checkpoint(
     path = folder / "eval_info.json"
     write_eval_info(
         path,
-        residual=residual,
-        base=base,
-        suite=config.env.suite,
-        task=config.env.task,
+        episode_results(residual, config.env),
+        base=episode_results(base, config.env),
         eval_s=eval_s,
+        extra={"task": config.env.task, "checkpoint": str(pathlib.Path(checkpoint).resolve())},
     )
     return {
         "path": str(path),

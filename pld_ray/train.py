@@ -13,17 +13,16 @@ import ray
 
 from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
 from pld_ray.build import build_algorithm, check_environment, start_ray
-from pld_ray.config import TrainConfig
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.evaluation_rows import episode_results
 from pld_ray.metrics import flatten_result
 from pld_ray.run_dir import RunDir, trainer_state
-from pld_ray.tracking import (
-    MetricsHistory,
-    MLflowRun,
-    TrainProgress,
-    plot_learning_curve,
-    setup_logging,
-    write_eval_info,
-)
+from pld_ray.tracking.eval_info import write_eval_info
+from pld_ray.tracking.history import MetricsHistory
+from pld_ray.tracking.logfile import setup_logging
+from pld_ray.tracking.mlflow_run import MissingRunError, MlflowRun, read_record
+from pld_ray.tracking.plots import plot_learning_curve
+from pld_ray.tracking.progress import TrainProgress
 
 
 @dataclass
@@ -113,17 +112,27 @@ def train(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[str, 
     return summary
 
 
-def open_tracker(config: TrainConfig, run: RunDir) -> MLflowRun | None:
-    """The MLflow run of this training run, continued when the folder knows one."""
-    if not config.tracking.enabled:
+def open_tracker(config: TrainConfig, run: RunDir) -> MlflowRun | None:
+    """The MLflow run of this training run, continued when the folder knows one.
+
+    Raises:
+        ConfigError: the server does not answer, or the run is not there any more.
+    """
+    settings = config.tracking
+    if not settings.enabled:
         return None
-    tracker = MLflowRun(
-        run_dir=run.path,
-        tracking_uri=config.tracking.uri,
-        store_dir=run.path.parent,
-        experiment_name=config.tracking.experiment,
-        run_name=config.tracking.run_name or f"{config.env.task}-seed{config.seed}",
-    )
+    try:
+        if read_record(run.path) is not None:
+            return MlflowRun.resume(run.path, tracking_uri=settings.uri)
+        tracker = MlflowRun(
+            run.path,
+            tracking_uri=settings.uri,
+            store_dir=run.path.parent,
+            experiment_name=settings.experiment,
+            run_name=settings.run_name or f"{config.env.task}-seed{config.seed}",
+        )
+    except (ConnectionError, MissingRunError, FileNotFoundError) as error:
+        raise ConfigError(str(error)) from error
     tracker.log_params(asdict(config))
     return tracker
 
@@ -136,7 +145,7 @@ class TrainingLoop:
         config: TrainConfig,
         run: RunDir,
         algorithm: ResidualSAC,
-        tracker: MLflowRun | None,
+        tracker: MlflowRun | None,
         logger: Any,
     ) -> None:
         self.config, self.run_dir, self.algorithm = config, run, algorithm
@@ -155,21 +164,29 @@ class TrainingLoop:
         checkpoint = self.run_dir.latest_checkpoint()
         if checkpoint is None:
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
-            self.history.truncate(0)
+            self.history = MetricsHistory(self.history.path, restored_step=-1)
             return
         self.algorithm.load_checkpoint(str(checkpoint))
         self.state = LoopState(**trainer_state(checkpoint))
-        self.history.truncate(self.algorithm.env_steps)
+        steps = self.algorithm.env_steps
+        self.history = MetricsHistory(self.history.path, restored_step=steps)
         self.logger.info("resumed %s at %d steps", checkpoint, self.algorithm.env_steps)
 
     def run(self, stop: StopRequest) -> bool:
         """Train to `total_steps`; False when a stop was requested."""
         algorithm, total = self.algorithm, self.config.total_steps
-        with TrainProgress(total_steps=total) as progress:
+        with TrainProgress(
+            total,
+            env_steps=algorithm.env_steps,
+            updates=algorithm.updates,
+            elapsed_s=self.state.train_wall_s,
+        ) as progress:
             if not self.state.base_rows:
-                progress.update(phase="base policy", env_steps=algorithm.env_steps, updates=0)
+                progress.update(phase="base policy")
                 self.state.base_rows = algorithm.evaluate_base(self.held_states)
-                self.record({"eval/base_success": success_rate(self.state.base_rows)})
+                base = success_rate(self.state.base_rows)
+                self.record({"eval/base_success": base, "eval/n_episodes": len(self.held_states)})
+                progress.update(base_success=base)
             while algorithm.env_steps < total and not stop.requested:
                 clock = time.monotonic()
                 result = algorithm.train()
@@ -221,11 +238,10 @@ class TrainingLoop:
         residual_success = success_rate(rows)
         write_eval_info(
             run.path / "eval_info.json",
-            residual=rows,
-            base=self.state.base_rows,
-            suite=self.config.env.suite,
-            task=self.config.env.task,
+            episode_results(rows, self.config.env),
+            base=episode_results(self.state.base_rows, self.config.env),
             eval_s=eval_s,
+            extra={"task": self.config.env.task, "checkpoint": str(chosen), "env_steps": env_steps},
         )
         self.record(
             {
@@ -235,7 +251,7 @@ class TrainingLoop:
             env_steps,
         )
         title = f"{self.config.env.task}, seed {self.config.seed}"
-        plot_learning_curve(self.history.rows(), run.path / "learning_curve.png", title)
+        plot_learning_curve(self.history.rows(), run.path / "learning_curve.png", title=title)
         summary = {
             "base_success": base_success,
             "residual_success": residual_success,

@@ -87,7 +87,10 @@ REGION_SAMPLERS[SUITE] = {"table": TabletopRegionSampler}
 
 
 # LIBERO's decorators return None, hence the plain calls and the look-up of the parent class.
-class PLD_Tabletop(TASK_MAPPING["libero_tabletop_manipulation"]):  # type: ignore[misc]
+_Tabletop: Any = TASK_MAPPING["libero_tabletop_manipulation"]
+
+
+class PLD_Tabletop(_Tabletop):  # type: ignore[misc]
     """LIBERO's tabletop domain on robosuite's own table. The name is that of the BDDL problem."""
 
     def __init__(self, bddl_file_name: str, *args: Any, **kwargs: Any) -> None:

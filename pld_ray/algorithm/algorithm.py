@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.utils.metrics import (
@@ -19,8 +19,10 @@ from pld_ray.algorithm.collection import BaseCollection
 from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.algorithm.evaluation import run_episodes
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
-from pld_ray.base_policy import BasePolicyPool
 from pld_ray.base_policy.checkpoint import open_checkpoint
+
+if TYPE_CHECKING:
+    from pld_ray.base_policy import BasePolicyPool
 
 SAMPLE_TAG = "sample_columns"
 REPLAY_FOLDER = "replay"
@@ -47,18 +49,21 @@ class ResidualSAC(Algorithm):
         self.update_debt = 0.0
         self.last_evaluation: list[dict[str, Any]] = []
         self.recent_success: list[bool] = []
-        self.base_policy_pool = self._start_base_policy(config)
+        self.base_policy_pool = self._start_base_policy()
         super().setup(config)
         params = self.config.residual_sac_params()
         self.schedule = ResidualScaleSchedule(params)
         self.collection = BaseCollection(self.config)
 
-    def _start_base_policy(self, config: ResidualSACConfig) -> BasePolicyPool | None:
+    def _start_base_policy(self) -> BasePolicyPool | None:
         """Put the base policy, or the pool's client, where the runners look for it."""
+        config = self.config.copy(copy_frozen=False)
         path = config.base_policy_path
         pool = None
         policy: Any = {"path": path}
         if config.base_policy_placement == "pool":
+            from pld_ray.base_policy import BasePolicyPool
+
             pool = BasePolicyPool(
                 path,
                 num_replicas=config.base_policy_replicas,
@@ -67,10 +72,9 @@ class ResidualSAC(Algorithm):
                 num_gpus=config.base_policy_num_gpus_per_replica,
             )
             policy = pool.client()
-        env_config = {**config.env_config, "base_policy": policy}
-        config.environment(env_config=env_config)
-        if config.evaluation_config:
-            config.evaluation_config["env_config"] = env_config
+        config.env_config = {**config.env_config, "base_policy": policy}
+        config.freeze()
+        self.config = config
         return pool
 
     # --- one step --------------------------------------------------------------------------------
@@ -220,21 +224,19 @@ class ResidualSAC(Algorithm):
         self.collection.env_steps = progress["collection_env_steps"]
         self.recent_success = progress["recent_success"]
         self.schedule.load_state_dict(progress["schedule"])
-        self.restart_runners(self.env_steps)
+        self.restart_runners(self.run_seed)
         self._publish()
 
-    def restart_runners(self, salt: int) -> None:
-        """New episodes on every runner, seeded by the run's seed and `salt`."""
-        seed = (self.config.seed or 0) * 1_000_003 + salt
+    def restart_runners(self, seed: int) -> None:
+        """New episodes on every runner, from `seed`."""
         self.env_runner_group.foreach_env_runner(
-            "restart_streams", kwargs={"seed": seed}, timeout_seconds=None
+            lambda runner: runner.restart_streams(seed), timeout_seconds=None
         )
 
-    def restart_collection(self, seed: int) -> None:
-        """New episodes on every runner, seeded by the collection's own seed."""
-        self.env_runner_group.foreach_env_runner(
-            "restart_streams", kwargs={"seed": seed}, timeout_seconds=None
-        )
+    @property
+    def run_seed(self) -> int:
+        """Seed of the rollouts after `env_steps`: a resumed run does not repeat its episodes."""
+        return (self.config.seed or 0) * 1_000_003 + self.updates
 
     def collection_identity(self) -> dict[str, Any]:
         """What the collected base-policy data depends on; the key of its cache."""

@@ -41,7 +41,7 @@ class BaseCollection:
                 algorithm.env_steps = self.env_steps
                 self._finish(algorithm)
                 return
-            algorithm.restart_collection(self.collection_seed)
+            algorithm.restart_runners(self.collection_seed)
         if self._incomplete():
             request = algorithm._request_samples(base_only=True)
             batches = algorithm._receive_samples(request)
@@ -93,7 +93,7 @@ class BaseCollection:
         )
         self.offline, self.warmup = [], []
         algorithm.phase = "online"
-        algorithm.restart_runners(0)
+        algorithm.restart_runners(algorithm.run_seed)
         algorithm._publish()
 
     def _cache(self, algorithm: ResidualSAC) -> OfflineCache | None:

@@ -105,7 +105,8 @@ class ResidualSACLearner(TorchLearner):
                 (ALL_MODULES, "num_updates_lifetime"), num_updates, reduce="lifetime_sum"
             )
         self._weights_seq_no += 1
-        for name, ring in (("online", self.replay.online), ("offline", self.replay.offline)):
+        rings = (("online", self.replay.online), ("offline", self.replay.offline))
+        for name, ring in rings if batches else ():
             self.metrics.log_value((ALL_MODULES, f"replay_{name}"), len(ring), window=1)
         self.after_gradient_based_update(timesteps=timesteps or {})
         return self.metrics.reduce()

@@ -39,7 +39,7 @@ def sample_residual(
 
 def tanh_residual(u: Tensor, residual_dims: Tensor) -> Tensor:
     """(2): delta = tanh(u) [..., A], 0 in the dimensions that carry no residual."""
-    return torch.tanh(u) * (residual_dims > 0)
+    return torch.tanh(u) * active(residual_dims)
 
 
 def residual_log_prob(u: Tensor, noise: Tensor, log_std: Tensor, residual_dims: Tensor) -> Tensor:
@@ -54,7 +54,12 @@ def residual_log_prob(u: Tensor, noise: Tensor, log_std: Tensor, residual_dims: 
     log_normal = -0.5 * noise.square() - log_std - HALF_LOG_TWO_PI
     # log(1 - tanh(u)^2) written so that it stays finite for large |u|
     log_slope = 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
-    return (log_normal - log_slope) @ (residual_dims > 0).to(u.dtype)
+    return (log_normal - log_slope) @ active(residual_dims)
+
+
+def active(residual_dims: Tensor) -> Tensor:
+    """1.0 in the dimensions that carry a residual, else 0.0, [A]."""
+    return residual_dims.sign()
 
 
 def compose_action(
@@ -173,11 +178,13 @@ def entropy_target(
     With `scale_entropy_target`, plus sum(log(beta * dims)) over those dimensions, beta * dims not
     below 1e-3: a smaller residual is asked for less entropy.
     """
-    active = residual_dims > 0
-    base = active.sum().float() * -0.5 if target_entropy is None else active.new_tensor(
-        target_entropy, dtype=torch.float32
+    dims = active(residual_dims)
+    entropy = (
+        -0.5 * dims.sum()
+        if target_entropy is None
+        else dims.new_tensor(target_entropy)
     )
     if not scale_entropy_target:
-        return base
+        return entropy
     scale = (residual_scale * residual_dims).clamp(min=MIN_SCALE_IN_ENTROPY)
-    return base + torch.where(active, scale.log(), 0.0).sum()
+    return entropy + dims @ scale.log()

@@ -63,8 +63,8 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     directory = EMBEDDED_ACT if path is None else Path(path).expanduser()
     if not directory.is_dir():
         raise FileNotFoundError(
-            f"base policy {str(path)!r} is not a directory: policies are read offline, from a local "
-            "LeRobot pretrained directory. Download it first (`hf download REPO --local-dir DIR`) "
+            f"base policy {str(path)!r} is not a directory: policies are read offline, from a "
+            "local LeRobot pretrained directory. Download it (`hf download REPO --local-dir DIR`) "
             "and give DIR as --policy.path; leave it out for the embedded ACT policy"
         )
     config = _read_json(

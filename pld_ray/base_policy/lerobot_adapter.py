@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from lerobot.configs import PreTrainedConfig
-from lerobot.policies import get_policy_class, make_pre_post_processors
+from lerobot.policies import PreTrainedPolicy, get_policy_class, make_pre_post_processors
 
 from pld_ray.base_policy.checkpoint import (
     CONFIG,
@@ -107,7 +108,9 @@ class LeRobotBasePolicy:
         chunks = np.empty((num_rows, self.n_action_steps, self.action_dim), dtype=np.float32)
         for start in range(0, num_rows, self.batch_rows):
             rows = slice(start, min(start + self.batch_rows, num_rows))
-            batch = {k: self._padded(observations[k][rows]) for k in self.input_features}
+            batch: dict[str, Any] = {
+                k: self._padded(observations[k][rows]) for k in self.input_features
+            }
             padding = self.batch_rows - len(tasks[rows])
             batch["task"] = [*tasks[rows], *[""] * padding]
             actions = self._policy.predict_action_chunk(self._preprocess(batch))
@@ -154,7 +157,7 @@ def _load_config(checkpoint: PolicyCheckpoint, device: str) -> PreTrainedConfig:
     return config
 
 
-def _load_network(checkpoint: PolicyCheckpoint, config: PreTrainedConfig) -> torch.nn.Module:
+def _load_network(checkpoint: PolicyCheckpoint, config: PreTrainedConfig) -> PreTrainedPolicy:
     # the checkpoint's weights replace these; asking torchvision for them would need the network
     if hasattr(config, "pretrained_backbone_weights"):
         config.pretrained_backbone_weights = None

@@ -64,7 +64,7 @@ class CriticEnsemble(nn.Module):
         """
         weights, biases = self._select(members)
         x = torch.cat((self._context(observation, base_action), action), dim=-1)
-        hidden = torch.baddbmm(biases[0], x.expand(weights[0].shape[0], -1, -1), weights[0])
+        hidden = torch.baddbmm(biases[0], x.expand(len(weights[0]), -1, -1), weights[0])
         return self._after_first_layer(hidden, weights, biases)
 
     def otf(
@@ -80,19 +80,31 @@ class CriticEnsemble(nn.Module):
         reach `actions` without passing through it.
         """
         weights, biases = self._select(members)
-        num_members, width = weights[0].shape[0], weights[0].shape[2]
-        num_candidates, batch, action_dim = actions.shape
-        context = self._context(observation, base_action).expand(num_members, -1, -1)
+        context = self._context(observation, base_action).expand(len(weights[0]), -1, -1)
         shared = torch.baddbmm(biases[0], context, weights[0][:, : self.context_dim])
-        flat = actions.reshape(1, -1, action_dim).expand(num_members, -1, -1)
-        if num_candidates == 1:
-            hidden = torch.baddbmm(shared, flat, weights[0][:, self.context_dim :])
-        else:
-            own = torch.bmm(flat, weights[0][:, self.context_dim :])
-            own = own.view(num_members, num_candidates, batch, width)
-            hidden = (own + shared.unsqueeze(1)).view(num_members, -1, width)
-        q = self._after_first_layer(hidden, weights, biases)
-        return q.view(num_members, num_candidates, batch)
+        own_weight = weights[0][:, self.context_dim :]
+        # one candidate at a time stays in a CPU's cache, twice as fast; a GPU takes all at once
+        together = 1 if actions.device.type == "cpu" else len(actions)
+        parts = [
+            self._otf_part(shared, own_weight, part, weights, biases)
+            for part in actions.split(together)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def _otf_part(
+        self,
+        shared: Tensor,
+        own_weight: Tensor,
+        actions: Tensor,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+    ) -> Tensor:
+        """Q [N, k, B] from the first layer's shared part [N, B, H] and actions [k, B, A]."""
+        (num_members, batch, width), k = shared.shape, len(actions)
+        shared = shared.unsqueeze(1).expand(-1, k, -1, -1).reshape(num_members, k * batch, width)
+        flat = actions.reshape(1, k * batch, -1).expand(num_members, -1, -1)
+        hidden = torch.baddbmm(shared, flat, own_weight)
+        return self._after_first_layer(hidden, weights, biases).view(num_members, k, batch)
 
     def _context(self, observation: Tensor, base_action: Tensor) -> Tensor:
         if not self.observes_base_action:
@@ -110,8 +122,13 @@ class CriticEnsemble(nn.Module):
     def _after_first_layer(
         self, hidden: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
     ) -> Tensor:
-        for weight, bias in zip(weights[1:], biases[1:], strict=True):
-            if self.layer_norm:
-                hidden = F.layer_norm(hidden, hidden.shape[-1:])
-            hidden = torch.baddbmm(bias, torch.relu_(hidden), weight)
-        return hidden.squeeze(-1)
+        for weight, bias in zip(weights[1:-1], biases[1:-1], strict=True):
+            hidden = torch.baddbmm(bias, self._activate(hidden), weight)
+        # with one output, a product and a sum beat a matrix product several times over
+        features = self._activate(hidden)
+        return (features * weights[-1].transpose(1, 2)).sum(-1) + biases[-1].squeeze(-1)
+
+    def _activate(self, hidden: Tensor) -> Tensor:
+        if self.layer_norm:
+            hidden = F.layer_norm(hidden, hidden.shape[-1:])
+        return torch.relu_(hidden)

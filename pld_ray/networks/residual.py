@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,20 @@ from pld_ray.networks.critic_ensemble import CriticEnsemble
 from pld_ray.networks.gaussian_actor import GaussianActor
 from pld_ray.networks.normalizer import ObservationNormalizer
 
-if TYPE_CHECKING:
-    from pld_ray.algorithm.params import ResidualSACParams
+
+class NetworkParams(Protocol):
+    """What is read of the learner's parameters."""
+
+    hidden_dims: list[int]
+    num_critics: int
+    critic_layer_norm: bool
+    critic_observes_base_action: bool
+    log_std_init: float
+    log_std_min: float
+    log_std_max: float
+    temperature_init: float
+    residual_scale: float
+    residual_dims: list[float]
 
 
 class ResidualNetworks(nn.Module):
@@ -23,7 +35,7 @@ class ResidualNetworks(nn.Module):
     Args:
         observation_dim: D, of the concatenated observation vector.
         action_dim: A.
-        params: see `ResidualSACParams`; its network, temperature and residual fields are read.
+        params: `ResidualSACParams`, or any object with these fields.
 
     Raises:
         ValueError: `residual_dims` has neither A entries nor none.
@@ -32,7 +44,7 @@ class ResidualNetworks(nn.Module):
     residual_scale: Tensor
     residual_dims: Tensor
 
-    def __init__(self, observation_dim: int, action_dim: int, params: ResidualSACParams) -> None:
+    def __init__(self, observation_dim: int, action_dim: int, params: NetworkParams) -> None:
         super().__init__()
         self.normalizer = ObservationNormalizer(observation_dim)
         self.actor = GaussianActor(

@@ -48,11 +48,14 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     The inherited `sample()` (RLlib episodes) keeps working: the module composes the action.
     """
 
+    _streams: _Streams | None = None
+    _evaluation_env: DictInfoToList | None = None
+    _rng: np.random.Generator | None = None
+
     def make_env(self) -> None:
         super().make_env()
-        self._streams: _Streams | None = None
-        self._evaluation_env: DictInfoToList | None = None
-        if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
+        self._streams = None
+        if self._rng is None:  # kept when a failed environment is rebuilt
             self._rng = np.random.default_rng([self.config.seed or 0, self.worker_index or 0])
 
     def restart_streams(self, seed: int) -> None:

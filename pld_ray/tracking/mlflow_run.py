@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import os
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.tracking.files import write_atomically
+from pld_ray.tracking.mlflow_record import (
+    RECORD_FILE,
+    read_record,
+    sqlite_path,
+    sqlite_uri,
+    write_record,
+)
 from pld_ray.tracking.mlflow_values import (
     TAG_LENGTH,
     entity_key,
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pld_ray.tracking")
 
-RECORD_FILE = "mlflow_run.json"
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 START_TIMEOUT_S = 5
 CALL_TIMEOUT_S = 5
@@ -37,6 +42,10 @@ ARTIFACT_TIMEOUT_S = 60
 FINISH_BUDGET_S = 60.0
 REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"}
 """MLflow error codes that sending again cannot help; everything else counts as an outage."""
+
+
+class MissingRunError(ValueError):
+    """The run or experiment to log to was deleted or never was; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class MlflowRun:
 
     Raises:
         ConnectionError: the store cannot be opened or does not answer within seconds.
-        ValueError: `run_id` is not there, or the experiment was deleted.
+        MissingRunError: (a ValueError) `run_id` is not there, or the experiment was deleted.
     """
 
     def __init__(
@@ -92,16 +101,15 @@ class MlflowRun:
         all_tags = dict(tags or {})
         if parent_run_id is not None:
             all_tags["mlflow.parentRunId"] = parent_run_id
-        self._client = self._open()
-        with http_limits(START_TIMEOUT_S), quiet_mlflow():
-            self.run_id = (
-                self._continue_run(run_id, all_tags)
-                if run_id is not None
-                else self._create_run(experiment_name, run_name, all_tags)
-            )
-        record = {"tracking_uri": self.tracking_uri, "run_id": self.run_id}
-        write_atomically(self.run_dir / RECORD_FILE, json.dumps(record, indent=2) + "\n")
-        self._outbox = self._make_outbox(queue_size)
+        self._client, self.run_id = self._open(experiment_name, run_name, run_id, all_tags)
+        write_record(self.run_dir, self.tracking_uri, self.run_id)
+        from mlflow.entities import Metric, Param, RunTag
+
+        limits = {Metric: 1000, Param: 100, RunTag: 100}
+        where = f"MLflow at {self.tracking_uri}"
+        self._values = Outbox(self._send_values, where, limits, queue_size)
+        # Apart, so that artifacts which cannot be stored do not hold up the metrics behind them.
+        self._artifacts = Outbox(self._send_artifact, f"{where}, artifacts,", {}, queue_size)
 
     @classmethod
     def resume(
@@ -115,7 +123,7 @@ class MlflowRun:
 
         Raises:
             FileNotFoundError: `run_dir` has no record of a run, or its sqlite store is gone.
-            ConnectionError, ValueError: as for the constructor.
+            ConnectionError, MissingRunError: as for the constructor.
         """
         record = read_record(run_dir)
         if record is None:
@@ -134,20 +142,26 @@ class MlflowRun:
 
     # --- opening ---------------------------------------------------------------------------------
 
-    def _open(self) -> MlflowClient:
-        with http_limits(START_TIMEOUT_S), quiet_mlflow():
-            try:
-                from mlflow.tracking import MlflowClient  # 5 s: not at this module's import
+    def _open(
+        self, experiment_name: str, run_name: str | None, run_id: str | None, tags: dict[str, str]
+    ) -> tuple[MlflowClient, str]:
+        try:
+            with http_limits(START_TIMEOUT_S):
+                from mlflow.tracking import MlflowClient  # takes 5 s: not at this module's import
 
-                client = MlflowClient(self.tracking_uri, registry_uri=self.tracking_uri)
-                client.search_experiments(max_results=1)
-            except Exception as error:  # whatever store, driver or HTTP stack lies behind the URI
-                raise ConnectionError(
-                    f"MLflow at {self.tracking_uri} cannot be used ({shorten(error)}): give another "
-                    "store with --tracking.uri=..., or train without MLflow with "
-                    "--tracking.enabled=false"
-                ) from None
-        return client
+                with quiet_mlflow():
+                    client = self._client = MlflowClient(self.tracking_uri, self.tracking_uri)
+                    if run_id is None:
+                        return client, self._create_run(experiment_name, run_name, tags)
+                    return client, self._continue_run(run_id, tags)
+        except MissingRunError:
+            raise
+        except Exception as error:  # whatever store, driver or HTTP stack lies behind the URI
+            raise ConnectionError(
+                f"MLflow at {self.tracking_uri} cannot be used ({shorten(error)}): give another "
+                "store with --tracking.uri=..., or train without MLflow with "
+                "--tracking.enabled=false"
+            ) from None
 
     def _create_run(self, experiment_name: str, run_name: str | None, tags: dict[str, str]) -> str:
         experiment = self._get_or_create_experiment(experiment_name)
@@ -170,7 +184,7 @@ class MlflowRun:
                     raise  # anything but another run that made it at the same moment
             experiment = self._client.get_experiment_by_name(name)
         if experiment.lifecycle_stage == "deleted":
-            raise ValueError(
+            raise MissingRunError(
                 f"MLflow experiment {name!r} at {self.tracking_uri} was deleted: restore it with "
                 f"`mlflow experiments restore -x {experiment.experiment_id}`, or choose another "
                 "name with --tracking.experiment=..."
@@ -185,7 +199,7 @@ class MlflowRun:
                 raise
             lifecycle = "missing"
         if lifecycle != "active":
-            raise ValueError(
+            raise MissingRunError(
                 f"MLflow run {run_id} is {lifecycle} at {self.tracking_uri}: restore it with "
                 f"`mlflow runs restore --run-id {run_id}`, or delete "
                 f"{self.run_dir / RECORD_FILE} to start a new MLflow run"
@@ -214,7 +228,7 @@ class MlflowRun:
                 "MLflow keeps the first value of %s; the new ones are tags changed.<name>",
                 ", ".join(changed),
             )
-        self._outbox.put(
+        self._values.put(
             [*new, *(RunTag(f"changed.{k}"[:250], v[:TAG_LENGTH]) for k, v in changed.items())]
         )
 
@@ -236,11 +250,9 @@ class MlflowRun:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        self._outbox.put([Metric(k, v, now, int(step)) for k, v in finite_metrics(metrics).items()])
+        self._values.put([Metric(k, v, now, int(step)) for k, v in finite_metrics(metrics).items()])
 
-    def log_artifact(
-        self, path: str | os.PathLike[str], artifact_path: str | None = None
-    ) -> None:
+    def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
         """Copy a file, or a folder with all it holds, to the run's artifacts.
 
         Args:
@@ -253,43 +265,27 @@ class MlflowRun:
         local = pathlib.Path(path).resolve()
         if not local.exists():
             raise FileNotFoundError(f"cannot log {local} to MLflow: no such file or folder")
-        self._outbox.put([Artifact(local, artifact_path)])
+        self._artifacts.put([Artifact(local, artifact_path)])
 
     def set_tag(self, key: str, value: str) -> None:
         """Set one tag of the run."""
         from mlflow.entities import RunTag
 
-        self._outbox.put([RunTag(entity_key(key), truncate(str(value), TAG_LENGTH))])
+        self._values.put([RunTag(entity_key(key), truncate(str(value), TAG_LENGTH))])
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def _make_outbox(self, queue_size: int) -> Outbox:
-        from mlflow.entities import Metric, Param, RunTag
-
-        limits = {Metric: 1000, Param: 100, RunTag: 100, Artifact: 1}
-        return Outbox(self._send, self.tracking_uri, limits, capacity=queue_size)
-
-    def _send(self, items: Sequence[Any]) -> None:
+    def _send_values(self, items: Sequence[Any]) -> None:
         """Send items of one type. A repeated send is harmless: MLflow ignores equal values."""
-        from mlflow.exceptions import MlflowException
+        field = {"Metric": "metrics", "Param": "params", "RunTag": "tags"}[type(items[0]).__name__]
+        with http_limits(CALL_TIMEOUT_S), refusals():
+            self._client.log_batch(self.run_id, synchronous=True, **{field: items})
 
-        kind = type(items[0]).__name__
-        try:
-            if kind == "Artifact":
-                self._send_artifact(items[0])
-            else:
-                field = {"Metric": "metrics", "Param": "params", "RunTag": "tags"}[kind]
-                with http_limits(CALL_TIMEOUT_S):
-                    self._client.log_batch(self.run_id, synchronous=True, **{field: items})
-        except MlflowException as error:
-            if error.error_code in REFUSALS:
-                raise Refused(shorten(error)) from error
-            raise
-
-    def _send_artifact(self, artifact: Artifact) -> None:
+    def _send_artifact(self, items: Sequence[Artifact]) -> None:
+        (artifact,) = items
         if not artifact.path.exists():
             raise Refused(f"{artifact.path} was deleted before it could be sent")
-        with http_limits(ARTIFACT_TIMEOUT_S), quiet_mlflow():
+        with http_limits(ARTIFACT_TIMEOUT_S), quiet_mlflow(), refusals():
             if artifact.path.is_dir():
                 folder = "/".join(filter(None, [artifact.folder, artifact.path.name]))
                 self._client.log_artifacts(self.run_id, str(artifact.path), folder)
@@ -299,7 +295,11 @@ class MlflowRun:
     @property
     def num_queued(self) -> int:
         """Values and artifacts that wait for the server."""
-        return len(self._outbox)
+        return len(self._values) + len(self._artifacts)
+
+    def flush(self) -> bool:
+        """Try now, outage or not, to send what is queued; says whether nothing is left."""
+        return all([box.flush(force=True) for box in (self._values, self._artifacts)])
 
     def finish(self, status: str = "FINISHED") -> None:
         """Send what is queued and close the run; a second call does nothing.
@@ -312,7 +312,8 @@ class MlflowRun:
         if self._finished:
             return
         self._finished = True
-        delivered = self._outbox.flush(force=True, budget_s=FINISH_BUDGET_S)
+        boxes = (self._values, self._artifacts)
+        delivered = all([box.flush(force=True, budget_s=FINISH_BUDGET_S) for box in boxes])
         try:
             with http_limits(CALL_TIMEOUT_S), quiet_mlflow():
                 self._client.set_terminated(self.run_id, status)
@@ -322,7 +323,7 @@ class MlflowRun:
             log.warning(
                 "MLflow run %s is incomplete (%s); every metric is in %s",
                 self.run_id,
-                self._outbox.contents(),
+                ", ".join(filter(None, [box.contents() for box in boxes])),
                 self.run_dir / "metrics.jsonl",
             )
 
@@ -341,31 +342,14 @@ class MlflowRun:
             self.finish("FAILED" if issubclass(kind, Exception) else "KILLED")
 
 
-def read_record(run_dir: str | os.PathLike[str]) -> dict[str, str] | None:
-    """`{"tracking_uri", "run_id"}` of the MLflow run of `run_dir`; None if it was not tracked.
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """Turn an answer of MLflow that will never change into `Refused`."""
+    from mlflow.exceptions import MlflowException
 
-    Raises:
-        ValueError: the file is not ours.
-    """
-    path = pathlib.Path(run_dir) / RECORD_FILE
-    if not path.is_file():
-        return None
     try:
-        record = json.loads(path.read_text())
-        return {"tracking_uri": record["tracking_uri"], "run_id": record["run_id"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} must hold tracking_uri and run_id as JSON ({error!r}); delete it to start a "
-            "new MLflow run"
-        ) from error
-
-
-def sqlite_uri(folder: str | os.PathLike[str]) -> str:
-    """The tracking URI of `<folder>/mlflow.db`."""
-    return f"sqlite:///{pathlib.Path(folder).resolve() / 'mlflow.db'}"
-
-
-def sqlite_path(tracking_uri: str) -> pathlib.Path | None:
-    """The file of a sqlite tracking URI; None for any other kind."""
-    prefix = "sqlite:///"
-    return pathlib.Path(tracking_uri[len(prefix) :]).resolve() if tracking_uri.startswith(prefix) else None
+        yield
+    except MlflowException as error:
+        if error.error_code in REFUSALS:
+            raise Refused(shorten(error)) from error
+        raise

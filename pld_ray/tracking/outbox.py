@@ -78,7 +78,7 @@ class Outbox:
             try:
                 self._send(batch)
             except Refused as error:
-                log.warning("MLflow at %s refused %s: %s", self._name, _count(batch), error)
+                log.warning("%s refused %s: %s", self._name, _count(batch), error)
             except Exception as error:  # whatever a store or an artifact back end raises
                 self._begin_or_prolong_outage(error)
                 return False
@@ -100,8 +100,8 @@ class Outbox:
     def _begin_or_prolong_outage(self, error: Exception) -> None:
         if not self._failures:
             log.warning(
-                "MLflow at %s cannot be reached (%s); training goes on, up to %d values are queued "
-                "and sent when it is back",
+                "%s cannot be reached (%s); training goes on, up to %d values are queued and sent "
+                "when it is back",
                 self._name,
                 shorten(error),
                 self._capacity,
@@ -112,7 +112,7 @@ class Outbox:
     def _end_outage(self) -> None:
         if self._failures:
             dropped = f"; dropped for want of room: {_listed(self._lost)}" if self._lost else ""
-            log.warning("MLflow at %s answers again%s", self._name, dropped)
+            log.warning("%s answers again%s", self._name, dropped)
             self._lost.clear()
         self._failures, self._retry_at = 0, 0.0
 
@@ -127,7 +127,7 @@ def shorten(error: BaseException, length: int = 300) -> str:
     """An error as one line; the innermost reason where a request library nests several."""
     text = " ".join(str(error).split()) or type(error).__name__
     _, _, reason = text.rpartition("(Caused by ")
-    return reason.rstrip(")") [:length] if reason != text else text[:length]
+    return reason.removesuffix(")")[:length] if reason != text else text[:length]
 
 
 def _count(items: Sequence[Any] | deque[Any]) -> str:

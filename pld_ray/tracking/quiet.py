@@ -1,4 +1,4 @@
-"""MLflow's own habits, held in check while one of its calls runs: log lines, links, long retries."""
+"""MLflow's habits held in check while one of its calls runs: log lines, links, long retries."""
 
 from __future__ import annotations
 

@@ -1,0 +1,114 @@
+"""Record the demonstrator as a LeRobotDataset."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+from demonstrator import Demonstrator
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+import envs
+from envs.experts import Perception
+
+SUITE = "pld_tabletop"
+STATE, ENVIRONMENT_STATE, ACTION = "observation.state", "observation.environment_state", "action"
+FPS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Disturbance:
+    """What pushes the arm off the commanded course, on the three translations.
+
+    The recorded action is the command, so the imitator sees how the demonstrator answers states
+    around its own course: those into which a residual will later lead it.
+
+    Attributes:
+        std: of the push, in action units; each episode draws its own strength from [0, std].
+        correlation: of consecutive pushes, AR(1).
+    """
+
+    std: float = 0.6
+    correlation: float = 0.9
+
+
+def record(
+    root: Path,
+    episodes_per_task: int,
+    perception: Perception,
+    disturbance: Disturbance,
+    seed: int,
+) -> dict[str, dict[str, float]]:
+    """Write demonstrations of all five tasks to a new LeRobotDataset at `root`, failures too.
+
+    Returns:
+        task name -> number of episodes, frames and successes.
+    """
+    dataset = LeRobotDataset.create(
+        repo_id="local/pld_tabletop_demonstrations",
+        root=root,
+        fps=FPS,
+        robot_type="panda",
+        use_videos=False,
+        features={
+            STATE: {"dtype": "float32", "shape": (8,), "names": None},
+            ENVIRONMENT_STATE: {"dtype": "float32", "shape": (24,), "names": None},
+            ACTION: {"dtype": "float32", "shape": (7,), "names": None},
+        },
+    )
+    summary = {}
+    for index, task in enumerate(envs.suite_tasks(SUITE)):
+        env = envs.LiberoEnv(SUITE, task)
+        rng = np.random.default_rng([seed, index])
+        frames, successes = 0, 0
+        for episode in range(episodes_per_task):
+            # a seed for the first reset only: later placements continue its stream
+            env_seed = int(rng.integers(2**31)) if episode == 0 else None
+            length, success = _record_episode(
+                dataset, env, Demonstrator(env, perception), disturbance, rng, env_seed
+            )
+            frames, successes = frames + length, successes + success
+        env.close()
+        summary[task] = {"episodes": episodes_per_task, "frames": frames, "successes": successes}
+        print(f"{task}: {successes}/{episodes_per_task} demonstrations succeed", flush=True)
+    dataset.finalize()
+    return summary
+
+
+def _record_episode(
+    dataset: LeRobotDataset,
+    env: envs.LiberoEnv,
+    demonstrator: Demonstrator,
+    disturbance: Disturbance,
+    rng: np.random.Generator,
+    env_seed: int | None,
+) -> tuple[int, bool]:
+    """One demonstration; its length and whether it succeeded."""
+    observation, _ = env.reset(seed=env_seed)
+    strength = disturbance.std * rng.random()
+    rho = disturbance.correlation
+    push = np.zeros(3)
+    length, success, truncated = 0, False, False
+    while not (success or truncated):
+        command = demonstrator.act()
+        dataset.add_frame({**observation, ACTION: command, "task": env.task_description})
+        push = rho * push + np.sqrt(1 - rho**2) * rng.standard_normal(3)
+        executed = command.copy()
+        executed[:3] = np.clip(command[:3] + strength * push, -1.0, 1.0)
+        observation, _, success, truncated, _ = env.step(executed)
+        length += 1
+    dataset.save_episode()
+    return length, success
+
+
+def load_columns(root: Path) -> dict[str, np.ndarray]:
+    """All frames at once: the three features [N, ...] float32 and `episode_index` [N]."""
+    table = LeRobotDataset("local/pld_tabletop_demonstrations", root=root).hf_dataset.with_format(
+        "numpy"
+    )
+    columns = {
+        key: np.stack(table[key]).astype(np.float32) for key in (STATE, ENVIRONMENT_STATE, ACTION)
+    }
+    columns["episode_index"] = np.asarray(table["episode_index"])
+    return columns

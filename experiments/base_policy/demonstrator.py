@@ -1,0 +1,136 @@
+"""The deliberately imperfect demonstrator whose pick-and-place the embedded policy imitates.
+
+Its action is a function of the present observation alone, like the imitator's: no clock, no phase
+counter. So every state has one right answer, and a residual that shifts the arm by some
+centimetres meets a policy that still knows what comes next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from envs.experts import Perception
+
+STEP_LENGTH = 0.05  # metres that an action of 1 asks for
+OPEN, CLOSE = -1.0, 1.0
+UP = np.array([0.0, 0.0, 1.0])
+
+HOVER = 0.10  # approach this far above the grasp
+DESCEND_WITHIN = 0.045  # of the seen target in the plane: descend; a shifted arm still descends
+DESCENT = 0.5  # action while descending: slow enough to centre before the fingers reach the object
+GRASP_TOLERANCE = 0.012  # close below this height above the grasp
+HELD_WITHIN = 0.03  # the hand holds the object if it is this near in the plane
+CARRY_HEIGHT = 0.30  # of the hand above the bin's base
+DROP_HEIGHT = 0.15  # of the hand above the bin's base when the gripper opens
+OVER_BIN = 0.03  # in the plane
+SHUT = 0.014  # opening below which the fingers hold nothing
+
+
+@dataclasses.dataclass(frozen=True)
+class Grasp:
+    """Where a kind of object is grasped.
+
+    Attributes:
+        height: of the hand above the object's centre, metres.
+        opening: between the fingers when they hold the object, metres (0.08 open, 0 closed).
+        rest: height of the standing object's centre above the bin's base, metres.
+    """
+
+    height: float
+    opening: float
+    rest: float
+
+
+GRASPS = {
+    "can": Grasp(0.005, 0.049, 0.040),
+    "milk": Grasp(0.045, 0.040, 0.061),
+    "bread": Grasp(0.0, 0.040, 0.023),
+    "cereal": Grasp(0.045, 0.027, 0.075),
+}
+
+
+class Demonstrator:
+    """Proportional control to a waypoint that follows from the observation.
+
+    Args:
+        env: a `LiberoEnv` of `pld_tabletop`.
+        perception: its error; the seen place of the object is a fixed function of the true one,
+            so an imitator can learn it, and it is systematic, so a residual can learn to undo it.
+        gain: 1.5 answers an offset of 2 cm by an action of 0.6, within a residual's reach.
+    """
+
+    def __init__(self, env: Any, perception: Perception, gain: float = 1.5) -> None:
+        if perception.bias_std != 0.0:
+            raise ValueError("the demonstrator's error must be systematic: set bias_std to 0")
+        self._env = env
+        self._perception = perception
+        self._gain = gain
+        self._grasp = next(g for name, g in GRASPS.items() if name in env.task_name)
+
+    def seen_error(self) -> np.ndarray:
+        """Seen minus true position of the object in the plane [2], metres."""
+        view = self._env.expert_view()
+        return self._see(view) - view["target_pos"][:2]
+
+    def is_lifted(self) -> bool:
+        """The object has left the table."""
+        view = self._env.expert_view()
+        return bool(view["target_pos"][2] - view["goal_pos"][2] > self._grasp.rest + 0.015)
+
+    def act(self) -> np.ndarray:
+        """The action [7] float32 in [-1, 1] for the present state of the environment."""
+        view = self._env.expert_view()
+        move, gripper = self._plan(view)
+        action = np.zeros(7, dtype=np.float32)
+        action[:3] = np.clip(move, -1.0, 1.0)
+        action[6] = gripper
+        return action
+
+    def _plan(self, view: dict[str, Any]) -> tuple[np.ndarray, float]:
+        """Translation [3] in action units and gripper command."""
+        hand, target = view["eef_pos"], view["target_pos"]
+        opening = float(view["gripper_qpos"][0] - view["gripper_qpos"][1])
+        reach = target - hand
+        beside = np.hypot(*reach[:2]) < HELD_WITHIN and abs(reach[2] + self._grasp.height) < 0.03
+        if beside and SHUT < opening < self._grasp.opening + 0.006:
+            return self._deliver(hand, view)
+        grasp = np.array([*self._see(view), target[2] + self._grasp.height])
+        if opening < SHUT and hand[2] - grasp[2] < HOVER - 0.03:
+            # grasped nothing: rise with the gripper shut, try again from above
+            return self._towards(grasp + HOVER * UP, hand), CLOSE
+        return self._approach(hand, grasp)
+
+    def _approach(self, hand: np.ndarray, grasp: np.ndarray) -> tuple[np.ndarray, float]:
+        """Over the seen object, down to it, close."""
+        away = np.hypot(*(grasp - hand)[:2])
+        above = hand[2] - grasp[2]
+        if away > DESCEND_WITHIN:
+            return self._towards(grasp + HOVER * UP, hand), OPEN
+        move = self._towards(grasp, hand)
+        move[2] = np.clip(move[2], -DESCENT, DESCENT)
+        return move, CLOSE if above < GRASP_TOLERANCE else OPEN
+
+    def _deliver(self, hand: np.ndarray, view: dict[str, Any]) -> tuple[np.ndarray, float]:
+        """Up, across to the bin, down into it, let go."""
+        bin_ = view["goal_pos"]
+        carry = bin_[2] + CARRY_HEIGHT
+        if view["lift_only"]:
+            return self._towards(np.array([*hand[:2], carry]), hand), CLOSE
+        away = np.hypot(*(bin_ - hand)[:2])
+        if away < OVER_BIN:
+            drop = bin_[2] + DROP_HEIGHT + self._grasp.height
+            down = self._towards(np.array([*bin_[:2], drop]), hand)
+            return down, OPEN if hand[2] < drop + 0.015 else CLOSE
+        move = self._towards(np.array([*bin_[:2], carry]), hand)
+        clearance = hand[2] - (carry - 0.12)  # start across while still rising
+        move[:2] = np.clip(move[:2], -1, 1) * np.clip(clearance / 0.06, 0.0, 1.0)
+        return move, CLOSE
+
+    def _see(self, view: dict[str, Any]) -> np.ndarray:
+        return self._perception.see(view["target_pos"][:2], view["region_center"], np.zeros(2))
+
+    def _towards(self, waypoint: np.ndarray, hand: np.ndarray) -> np.ndarray:
+        return self._gain * (waypoint - hand) / STEP_LENGTH

@@ -1,0 +1,79 @@
+"""Success of a base policy on stored init states, alone and with an oracle's residual."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from demonstrations import SUITE
+from demonstrator import STEP_LENGTH, Demonstrator
+
+import envs
+from envs.experts import Perception
+from pld_ray.base_policy import BasePolicy, ChunkCache
+
+Residual = Callable[[envs.LiberoEnv], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Successes [n] and lengths [n] of n episodes."""
+
+    success: np.ndarray
+    length: np.ndarray
+
+    def summary(self) -> dict[str, float]:
+        lengths = self.length[self.success]
+        return {
+            "episodes": len(self.success),
+            "success": round(float(self.success.mean()), 3),
+            "mean_successful_length": round(float(lengths.mean()), 1) if len(lengths) else -1.0,
+            "max_successful_length": int(lengths.max()) if len(lengths) else -1,
+        }
+
+
+def evaluate(
+    policy: BasePolicy,
+    task: str,
+    init_state_ids: Sequence[int],
+    residual: Residual | None = None,
+) -> Outcome:
+    """One episode from each init state; `residual` [7] is added to the base action and clipped."""
+    env = envs.LiberoEnv(SUITE, task)
+    cache = ChunkCache(policy, num_envs=1)
+    success, length = [], []
+    for init_state_id in init_state_ids:
+        observation, _ = env.reset(seed=0, options={"init_state_id": int(init_state_id)})
+        cache.reset([0])
+        done = truncated = False
+        steps = 0
+        while not (done or truncated):
+            batch = {key: value[None] for key, value in observation.items()}
+            action = cache.act(batch, [env.task_description])[0]
+            if residual is not None:
+                action = action + residual(env)
+            observation, _, done, truncated, _ = env.step(np.clip(action, -1.0, 1.0))
+            steps += 1
+        success.append(done)
+        length.append(steps)
+    env.close()
+    return Outcome(np.array(success), np.array(length))
+
+
+def oracle_residual(perception: Perception, gain: float, authority: float = 1.0) -> Residual:
+    """Undoes the demonstrator's perception error in the plane, within +-`authority`.
+
+    It knows the error and nothing else: height, rotation, gripper and timing stay the base's.
+    It acts until the object is lifted off the table.
+    """
+
+    def residual(env: envs.LiberoEnv) -> np.ndarray:
+        delta = np.zeros(7, dtype=np.float32)
+        demonstrator = Demonstrator(env, perception, gain)
+        if not demonstrator.is_lifted():
+            error = demonstrator.seen_error()
+            delta[:2] = np.clip(-gain * error / STEP_LENGTH, -authority, authority)
+        return delta
+
+    return residual

@@ -1,0 +1,178 @@
+"""Gradient updates per second of the learner, beside bare PyTorch, LeRobot and RLlib.
+
+Observation 64, action 7, batch 256, two critics and an actor of 256-256 with ReLU, one critic and
+one actor step per update, sampling included, one CPU thread. All contestants run in one process,
+in turns; a figure is the median over the turns, so that a busy neighbour disturbs all alike.
+
+    python experiments/benchmarks/learner.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from learner_baselines import (
+    ACTION_DIM,
+    BATCH,
+    EPISODE_LENGTH,
+    GAMMA,
+    LR,
+    NUM_CRITICS,
+    OBSERVATION_DIM,
+    ROWS,
+    TAU,
+    WIDTH,
+    BatchedCritics,
+    RLlibSAC,
+    SeparateCritics,
+    bare_loop,
+    lerobot_sac,
+)
+
+from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.algorithm.update import ResidualSACUpdate, make_optimizers
+from pld_ray.networks import ResidualNetworks
+from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema
+
+BARS = {
+    "vs_bare": (">=", 0.9),
+    "vs_lerobot": (">=", 2.0),
+    "vs_rllib_equal": (">=", 5.0),
+    "vs_rllib_default": (">=", 8.0),
+    "otf_k8_over_k1": ("<=", 1.8),
+}
+
+
+def random_ring(rows: int = ROWS) -> FrameRing:
+    """A ring filled with random episodes of 200 transitions."""
+    scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((ACTION_DIM,))
+    columns = {
+        "observation.state": ColumnSpec((OBSERVATION_DIM,)),
+        "base_action": action,
+        "action": action,
+        "reward": scalar,
+        "terminated": flag,
+        "truncated": flag,
+        "residual_scale": scalar,
+        "intervened": flag,
+    }
+    rng = np.random.default_rng(0)
+    ring = FrameRing(ReplaySchema(columns, ["observation.state"]), rows, seed=0)
+    for _ in range(rows // (EPISODE_LENGTH + 1)):
+        shape = {name: (EPISODE_LENGTH + 1, *spec.shape) for name, spec in columns.items()}
+        episode = {
+            name: np.zeros(shape[name], bool)
+            if spec.dtype == "bool"
+            else rng.uniform(-1, 1, shape[name]).astype(np.float32)
+            for name, spec in columns.items()
+        }
+        episode["terminated"][-2] = True
+        ring.add_episodes(episode, [EPISODE_LENGTH], GAMMA)
+    return ring
+
+
+class Ours:
+    """`ResidualSACUpdate` on a `FrameRing`."""
+
+    def __init__(self, name: str, otf_candidates: int) -> None:
+        self.name = name
+        params = ResidualSACParams(
+            residual_dims=[],
+            batch_size=BATCH,
+            n_step=1,
+            gamma=GAMMA,
+            tau=TAU,
+            critic_actor_update_ratio=1,
+            actor_lr=LR,
+            critic_lr=LR,
+            temperature_lr=LR,
+            num_critics=NUM_CRITICS,
+            num_subsample_critics=NUM_CRITICS,
+            actor_reduction="min",
+            otf_candidates=otf_candidates,
+            backup_entropy=True,
+            critic_observes_base_action=False,
+            hidden_dims=[WIDTH, WIDTH],
+            critic_layer_norm=False,
+        )
+        torch.manual_seed(0)
+        networks = ResidualNetworks(OBSERVATION_DIM, ACTION_DIM, params)
+        optimizers = make_optimizers(networks, params)
+        self.run = ResidualSACUpdate(networks, optimizers, random_ring(), params, seed=0).run
+
+
+def timed(run: Callable[[int], object], num_updates: int) -> float:
+    """Seconds per update."""
+    start = time.perf_counter()
+    run(num_updates)
+    return (time.perf_counter() - start) / num_updates
+
+
+def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]:
+    """Figures of one interleaved run; see the module's docstring."""
+    contestants = [
+        Ours("ours", otf_candidates=1),
+        bare_loop(SeparateCritics, "bare_separate"),
+        bare_loop(BatchedCritics, "bare_batched"),
+        Ours("ours_k8", otf_candidates=8),
+        lerobot_sac(),
+    ]
+    if with_rllib:
+        contestants += [
+            RLlibSAC("rllib_equal", equal_nets=True),
+            RLlibSAC("rllib_default", equal_nets=False),
+        ]
+    torch.set_num_threads(1)
+    for contestant in contestants:
+        contestant.run(5)
+    seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+    for _ in range(rounds):
+        for contestant in contestants:
+            share = num_updates if not contestant.name.startswith("rllib") else num_updates // 4
+            seconds[contestant.name].append(timed(contestant.run, share))
+    for contestant in contestants:
+        if isinstance(contestant, RLlibSAC):
+            contestant.stop()
+
+    median = {name: statistics.median(values) for name, values in seconds.items()}
+
+    def ratio(of: str, over: str = "ours") -> float:
+        return statistics.median(a / b for a, b in zip(seconds[of], seconds[over], strict=True))
+
+    figures = {f"{name}_updates_per_s": 1 / value for name, value in median.items()}
+    best_bare = min(("bare_separate", "bare_batched"), key=lambda name: median[name])
+    figures["vs_bare"] = ratio(best_bare)
+    figures["vs_lerobot"] = ratio("lerobot")
+    if with_rllib:
+        figures["vs_rllib_equal"] = ratio("rllib_equal")
+        figures["vs_rllib_default"] = ratio("rllib_default")
+    figures["otf_k8_over_k1"] = ratio("ours_k8")
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--updates", type=int, default=40, help="updates per contestant and round")
+    parser.add_argument("--skip-rllib", action="store_true")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
+    args = parser.parse_args()
+    figures = measure(args.rounds, args.updates, not args.skip_rllib)
+    for name, value in figures.items():
+        sign, bar = BARS.get(name, ("", 0.0))
+        print(f"{name:32s} {value:8.2f}  {sign} {bar}" if sign else f"{name:32s} {value:8.2f}")
+    if args.json:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Residual SAC, one gradient step after the other, in plain PyTorch.
+
+    update_critic -> update_actor -> update_temperature -> update_target
+
+The equations are in `losses.py`; here is the order in which they are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pld_ray.algorithm import losses
+from pld_ray.algorithm.params import ResidualSACParams
+
+Batch = dict[str, Tensor]
+STEPS_BETWEEN_CHECKS_ON_GPU = 16  # a check there waits for the device
+
+
+class Replay(Protocol):
+    """What the update needs of a replay."""
+
+    def sample(self, batch_size: int, n_step: int, gamma: float) -> Batch: ...
+
+
+class NonFiniteLossError(RuntimeError):
+    """A loss or a gradient is NaN or infinite.
+
+    Attributes:
+        name: `critic_loss`, `actor_loss`, `temperature_loss`, or `critic_grad_norm` and so on where
+            the loss was finite and its gradient was not.
+        batch: the sampled batch it was computed from, before normalisation.
+        step: number of the update, counted from 0 over the whole run.
+    """
+
+    def __init__(self, name: str, batch: Batch, step: int) -> None:
+        self.name = name
+        self.batch = batch
+        self.step = step
+        bad = [key for key, t in batch.items() if t.is_floating_point() and not t.isfinite().all()]
+        cause = (
+            f"non-finite in the batch: {', '.join(bad)}" if bad else "the batch itself is finite"
+        )
+        super().__init__(f"{name} is not finite at update {step}; {cause}")
+
+
+def make_optimizers(networks: Any, params: ResidualSACParams) -> dict[str, Optimizer]:
+    """Fused Adam (AdamW with weight decay) for `critic`, `actor` and `temperature`."""
+
+    def adam(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> Optimizer:
+        return torch.optim.AdamW(list(parameters), lr, weight_decay=weight_decay, fused=True)
+
+    return {
+        "critic": adam(networks.critic.parameters(), params.critic_lr, params.weight_decay),
+        "actor": adam(networks.actor.parameters(), params.actor_lr, params.weight_decay),
+        "temperature": adam([networks.log_alpha], params.temperature_lr, 0.0),
+    }
+
+
+class ResidualSACUpdate:
+    """Gradient steps of residual SAC on an object's networks.
+
+    A loss that is not finite raises `NonFiniteLossError`. On the CPU every loss is checked before
+    its step: the parameters are then those before the bad step. On a GPU, where looking at a value
+    waits for the device, losses are checked every 16 updates and at the end of `run`: the
+    parameters may be spoilt then, and the caller reloads its last checkpoint. In both cases `run`
+    raises before it returns, so nothing spoilt is published.
+
+    Args:
+        networks: has actor, critic, target_critic, log_alpha, normalizer, residual_scale,
+            residual_dims, as `ResidualNetworks`; action_low and action_high [A] where the action
+            bounds are not +-1.
+        optimizers: `critic`, `actor`, `temperature`; see `make_optimizers`.
+        replay: `FrameRing`, `SymmetricReplay`, or anything with their `sample`.
+        params: see `ResidualSACParams`.
+        seed: of the update's own generator; the global one is never used.
+        q_bounds: lowest and highest return that the reward allows; Q outside counts as
+            `q_out_of_bound`.
+        steps_between_checks: see above; None chooses by device.
+    """
+
+    def __init__(
+        self,
+        networks: Any,
+        optimizers: Mapping[str, Optimizer],
+        replay: Replay,
+        params: ResidualSACParams,
+        seed: int = 0,
+        q_bounds: tuple[float, float] = (0.0, 1.0),
+        steps_between_checks: int | None = None,
+    ) -> None:
+        self.networks = networks
+        self.optimizers = dict(optimizers)
+        self.replay = replay
+        self.params = params
+        self.q_bounds = q_bounds
+        self.device = networks.log_alpha.device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.updates = 0
+        if steps_between_checks is None:
+            on_cpu = self.device.type == "cpu"
+            steps_between_checks = 1 if on_cpu else STEPS_BETWEEN_CHECKS_ON_GPU
+        self.steps_between_checks = steps_between_checks
+        self._unchecked: list[tuple[str, Tensor, Batch, int]] = []
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    # --- the algorithm ---------------------------------------------------------------------------
+
+    def run(self, num_updates: int) -> dict[str, float]:
+        """Make `num_updates` critic steps, with an actor step at each `critic_actor_update_ratio`.
+
+        Returns:
+            Means over the call: critic_loss, td_target_mean, q_mean, q_data_max, q_out_of_bound,
+            critic_grad_norm, and, where an actor step fell into it, actor_loss, q_policy,
+            entropy (nats, of the residual), residual_abs, alpha, temperature_loss,
+            actor_grad_norm.
+
+        Raises:
+            NonFiniteLossError: see the class.
+        """
+        self._sums, self._counts = {}, {}
+        for _ in range(num_updates):
+            batch = self.replay.sample(
+                self.params.batch_size, self.params.n_step, self.params.gamma
+            )
+            self.step(batch)
+        self._check_pending()
+        return self._means()
+
+    def step(self, batch: Batch) -> None:
+        """One critic step, the actor and temperature steps if they are due, and the target."""
+        x = self.networks.normalizer(batch["observation"])
+        self.update_critic(batch, x)
+        if (self.updates + 1) % self.params.critic_actor_update_ratio == 0:
+            log_prob = self.update_actor(batch, x)
+            self.update_temperature(batch, log_prob)
+        self.update_target()
+        self.updates += 1
+        if len(self._unchecked) >= 3 * self.steps_between_checks:
+            self._check_pending()
+
+    def update_critic(self, batch: Batch, x: Tensor) -> None:
+        """(8)-(14): regress every critic onto the on-the-fly target."""
+        networks, params = self.networks, self.params
+        with torch.no_grad():
+            next_x = networks.normalizer(batch["next_observation"])
+            next_base = batch["next_base_action"]
+            next_delta, next_log_prob = self._residual(next_x, next_base, params.otf_candidates)
+            next_actions = self._compose(next_base, next_delta)
+            members = losses.draw_members(
+                params.num_critics, params.num_subsample_critics, self.generator
+            )
+            target = losses.td_target(
+                batch["reward"],
+                batch["discount"],
+                networks.target_critic.otf(next_x, next_base, next_actions, members),
+                next_log_prob,
+                networks.log_alpha.exp(),
+                params.target_reduction,
+                params.backup_entropy,
+            )
+        q = networks.critic(x, batch["base_action"], batch["action"])
+        loss = losses.critic_loss(q, target)
+        self._descend("critic", loss, networks.critic.parameters(), batch)
+        self._record_critic(loss, q.detach(), target)
+
+    def update_actor(self, batch: Batch, x: Tensor) -> Tensor:
+        """(16), (17): returns log pi(delta | x) [B], without gradient."""
+        networks, params = self.networks, self.params
+        base_action = batch["base_action"]
+        delta, log_prob = self._residual(x, base_action, num_candidates=1)
+        action = self._compose(base_action, delta)
+        q = networks.critic.otf(x, base_action, action).squeeze(1)
+        loss = losses.actor_loss(
+            q,
+            log_prob[0],
+            delta[0],
+            networks.log_alpha.detach().exp(),
+            params.actor_reduction,
+            params.residual_penalty,
+        )
+        self._descend("actor", loss, networks.actor.parameters(), batch)
+        self._record_actor(loss, q.detach(), log_prob.detach(), delta.detach())
+        return log_prob[0].detach()
+
+    def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
+        """(18), (19), with log alpha kept above its floor."""
+        networks, params = self.networks, self.params
+        target_entropy = losses.entropy_target(
+            networks.residual_dims,
+            params.target_entropy,
+            networks.residual_scale,
+            params.scale_entropy_target,
+        )
+        loss = losses.temperature_loss(networks.log_alpha, log_prob, target_entropy)
+        self._descend("temperature", loss, [networks.log_alpha], batch)
+        with torch.no_grad():
+            networks.log_alpha.clamp_(min=params.log_alpha_min)
+        self._record("temperature_loss", loss.detach())
+        self._record("alpha", networks.log_alpha.detach().exp().squeeze())
+
+    def update_target(self) -> None:
+        """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
+        target = list(self.networks.target_critic.parameters())
+        online = list(self.networks.critic.parameters())
+        with torch.no_grad():
+            torch._foreach_lerp_(target, online, self.params.tau)
+
+    # --- pieces of it ----------------------------------------------------------------------------
+
+    def _residual(
+        self, x: Tensor, base_action: Tensor, num_candidates: int
+    ) -> tuple[Tensor, Tensor]:
+        """(2), (8): delta [K, B, A] and its log-probability [K, B]."""
+        mean, log_std = self.networks.actor(x, base_action)
+        noise = torch.randn(
+            (num_candidates, *mean.shape), generator=self.generator, device=self.device
+        )
+        return losses.sample_residual(mean, log_std, noise, self.networks.residual_dims)
+
+    def _compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
+        networks = self.networks
+        return losses.compose_action(
+            base_action,
+            delta,
+            networks.residual_scale,
+            networks.residual_dims,
+            getattr(networks, "action_low", -1.0),
+            getattr(networks, "action_high", 1.0),
+        )
+
+    def _descend(self, name: str, loss: Tensor, batch: Batch) -> None:
+        """One optimiser step on the parameters of `name` alone, checked and clipped."""
+        parameters = self.parameters[name]
+        # the actor's loss passes through the critics without leaving a gradient on them
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = nn.utils.get_total_norm(gradients)
+        self._check(name, loss.detach(), norm, batch)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if self.params.grad_clip_norm:
+            nn.utils.clip_grads_with_norm_(parameters, self.params.grad_clip_norm, norm)
+        self.optimizers[name].step()
+        self.figures.record(f"{name}_loss", loss.detach())
+        self.figures.record(f"{name}_grad_norm", norm)
+
+    def _check(self, name: str, loss: Tensor, norm: Tensor, batch: Batch) -> None:
+        self._unchecked.append((name, loss, norm, batch, self.updates))
+        if len(self._unchecked) >= self.checks_at_once:
+            self._check_pending()
+
+    def _check_pending(self) -> None:
+        """Look at the losses and gradient norms kept since the last check."""
+        pending, self._unchecked = self._unchecked, []
+        for name, loss, norm, batch, step in pending:
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(f"{name}_loss", batch, step)
+            if not math.isfinite(norm):
+                raise NonFiniteLossError(f"{name}_grad_norm", batch, step)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Generator and counter; networks and optimisers are saved by their owner."""
+        return {"updates": self.updates, "generator": self.generator.get_state().numpy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.updates = int(state["updates"])
+        generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
+        self.generator.set_state(generator)

@@ -1,0 +1,28 @@
+"""Evaluation rows of the runners as the episodes of `eval_info.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import envs
+
+from pld_ray.config import EnvConfig
+from pld_ray.tracking.eval_info import EpisodeResult
+
+
+def episode_results(rows: Sequence[dict[str, Any]], env: EnvConfig) -> list[EpisodeResult]:
+    """One result per row; the reward is 1 in the step of success, so its maximum is its sum."""
+    task_id = envs.suite_tasks(env.suite).index(env.task)
+    return [
+        EpisodeResult(
+            success=row["success"],
+            sum_reward=row["sum_reward"],
+            max_reward=row["sum_reward"],
+            length=row["length"],
+            init_state_id=row["init_state_id"],
+            task_group=env.suite,
+            task_id=task_id,
+        )
+        for row in rows
+    ]

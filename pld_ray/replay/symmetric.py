@@ -1,0 +1,49 @@
+"""Half of each batch from offline data, half from online (formula 6)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pld_ray.replay.frame_ring import FrameRing
+from pld_ray.replay.packed_batch import PackedBatch
+
+
+class SymmetricReplay:
+    """Two rings with one schema.
+
+    Args:
+        offline: base-policy successes, demonstrations.
+        online: what the learner's own policy experienced.
+    """
+
+    def __init__(self, offline: FrameRing, online: FrameRing) -> None:
+        if offline.schema.describe() != online.schema.describe():
+            raise ValueError("replay: the offline and the online ring have different columns")
+        self.offline = offline
+        self.online = online
+
+    def __len__(self) -> int:
+        """Transitions that can be sampled, of both rings."""
+        return len(self.offline) + len(self.online)
+
+    def sample(self, batch_size: int, n_step: int = 1, gamma: float = 1.0) -> dict[str, Tensor]:
+        """(6): B/2 offline rows, then B/2 online rows; all from one ring while the other is empty.
+
+        Returns and raises as `FrameRing.sample`.
+        """
+        schema = self.online.schema
+        if not len(self.offline):
+            return self.online.sample(batch_size, n_step, gamma)
+        if not len(self.online):
+            return self.offline.sample(batch_size, n_step, gamma)
+        num_offline = batch_size // 2
+        halves = [
+            self.offline.draw(num_offline, n_step, gamma),
+            self.online.draw(batch_size - num_offline, n_step, gamma),
+        ]
+        return PackedBatch.join(halves).unpack(schema)
+
+    def observations(self) -> Tensor:
+        """Observation vectors of all stored transitions [len(self), D], offline first."""
+        return torch.cat([self.offline.observations(), self.online.observations()])

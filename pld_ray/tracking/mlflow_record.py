@@ -1,0 +1,51 @@
+"""Where a training run's MLflow run is, kept in the run's folder so that a resume continues it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+
+from pld_ray.tracking.files import write_atomically
+
+RECORD_FILE = "mlflow_run.json"
+
+
+def write_record(run_dir: pathlib.Path, tracking_uri: str, run_id: str) -> None:
+    """Write `<run_dir>/mlflow_run.json`."""
+    record = {"tracking_uri": tracking_uri, "run_id": run_id}
+    write_atomically(run_dir / RECORD_FILE, json.dumps(record, indent=2) + "\n")
+
+
+def read_record(run_dir: str | os.PathLike[str]) -> dict[str, str] | None:
+    """`{"tracking_uri", "run_id"}` of the MLflow run of `run_dir`; None if it was not tracked.
+
+    Raises:
+        ValueError: the file is not ours.
+    """
+    path = pathlib.Path(run_dir) / RECORD_FILE
+    if not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text())
+        return {"tracking_uri": record["tracking_uri"], "run_id": record["run_id"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} must hold tracking_uri and run_id as JSON ({error!r}); delete it to start a "
+            "new MLflow run"
+        ) from error
+
+
+def sqlite_uri(folder: str | os.PathLike[str]) -> str:
+    """The tracking URI of `<folder>/mlflow.db`."""
+    return f"sqlite:///{pathlib.Path(folder).resolve() / 'mlflow.db'}"
+
+
+def sqlite_path(tracking_uri: str) -> pathlib.Path | None:
+    """The file of a sqlite tracking URI; None for any other kind."""
+    prefix = "sqlite:///"
+    return (
+        pathlib.Path(tracking_uri[len(prefix) :]).resolve()
+        if tracking_uri.startswith(prefix)
+        else None
+    )

@@ -1,0 +1,203 @@
+"""How far a training run is, on a terminal or in a plain log."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+RATE_WINDOW_S = 30.0
+
+
+@dataclass
+class ProgressState:
+    """What is shown; None is not known yet."""
+
+    phase: str = "starting"
+    env_steps: int = 0
+    """Environment steps of the whole run, those before a restart included."""
+    updates: int = 0
+    """Gradient steps of the whole run."""
+    train_success: float | None = None
+    """Running success rate of training episodes, in [0, 1]."""
+    eval_success: float | None = None
+    """Success rate of base + residual in the last evaluation, in [0, 1]."""
+    base_success: float | None = None
+    """Success rate of the base policy, in [0, 1]."""
+
+
+class TrainProgress:
+    """Live display on a terminal; elsewhere one plain line every `interval_s` seconds.
+
+    Rates and the time left count from the first step of this process, so a resumed run shows
+    neither the steps of its past nor their time as speed. It may be entered again after its end.
+
+    Args:
+        total_env_steps: of the whole run.
+        env_steps, updates: already done, on resume.
+        elapsed_s: seconds that the run took before a restart.
+        interval_s: seconds between plain lines.
+        stream: where to write; None is stdout.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        total_env_steps: int,
+        *,
+        env_steps: int = 0,
+        updates: int = 0,
+        elapsed_s: float = 0.0,
+        interval_s: float = 10.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total_env_steps = total_env_steps
+        self.state = ProgressState(env_steps=env_steps, updates=updates)
+        self._stream = stream
+        self._elapsed_before = elapsed_s
+        self._interval_s = interval_s
+        self._clock = clock
+        self._start: float | None = None  # None while not entered
+        self._live: Live | None = None
+        self._marks: deque[tuple[float, int, int]] = deque()
+
+    def __enter__(self) -> TrainProgress:
+        self._start = self._clock()
+        self._last_line = -math.inf
+        self._first = (self._start, self.state.env_steps)
+        self._marks = deque([(self._start, self.state.env_steps, self.state.updates)])
+        stream = self._stream or sys.stdout
+        if stream.isatty():
+            self._live = Live(
+                console=Console(file=stream), get_renderable=self._render, refresh_per_second=2
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        else:
+            self._print_line()
+        self._elapsed_before, self._start = self.elapsed_s, None
+
+    def update(self, **changes: Any) -> None:
+        """Change any fields of `ProgressState`, e.g. `update(phase="train", env_steps=1200)`.
+
+        None keeps the last known value.
+
+        Raises:
+            TypeError: there is no such field.
+        """
+        before = self.state
+        known = {name: value for name, value in changes.items() if value is not None}
+        self.state = dataclasses.replace(before, **known)
+        now = self._clock()
+        self._marks.append((now, self.state.env_steps, self.state.updates))
+        while len(self._marks) > 2 and now - self._marks[1][0] >= RATE_WINDOW_S:
+            self._marks.popleft()
+        if self._live is None and self._start is not None:
+            due = now - self._last_line >= self._interval_s
+            if due or self.state.phase != before.phase:
+                self._print_line()
+
+    def message(self, text: str) -> None:
+        """Print a line above the display."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream or sys.stdout, flush=True)
+
+    # --- figures ---------------------------------------------------------------------------------
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the whole run, those before a restart included."""
+        running = self._clock() - self._start if self._start is not None else 0.0
+        return self._elapsed_before + running
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Environment steps and updates per second over the last half minute."""
+        if len(self._marks) < 2:
+            return 0.0, 0.0
+        (t0, steps0, updates0), (t1, steps1, updates1) = self._marks[0], self._marks[-1]
+        seconds = max(t1 - t0, 1e-9)
+        return (steps1 - steps0) / seconds, (updates1 - updates0) / seconds
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to go at the mean speed since this process began, pauses to evaluate included."""
+        if self._start is None:
+            return None
+        done = self.state.env_steps - self._first[1]
+        if done <= 0:
+            return None
+        return (self.total_env_steps - self.state.env_steps) * (self._clock() - self._start) / done
+
+    # --- looks -----------------------------------------------------------------------------------
+
+    def _print_line(self) -> None:
+        self._last_line = self._clock()
+        line = "  ".join(f"{name} {value}" for name, value in self._figures().items())
+        print(f"[{self.state.phase}] {line}", file=self._stream or sys.stdout, flush=True)
+
+    def _figures(self) -> dict[str, str]:
+        state = self.state
+        steps_rate, updates_rate = self.rates
+        figures = {
+            "steps": f"{state.env_steps:,}/{self.total_env_steps:,} ({steps_rate:.0f}/s)",
+            "updates": f"{state.updates:,} ({updates_rate:.0f}/s)",
+            "success": f"train {_percent(state.train_success)}, eval {_percent(state.eval_success)}"
+            f", base {_percent(state.base_success)}",
+            "time": f"{_duration(self.elapsed_s)} elapsed, {_duration(self.left_s)} left",
+        }
+        return figures
+
+    def _render(self) -> Group:
+        figures = self._figures()
+        fraction = f"{min(1.0, self.state.env_steps / max(1, self.total_env_steps)):.0%}"
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_column(no_wrap=True)
+        bar.add_column(ratio=1)
+        bar.add_column(no_wrap=True, justify="right")
+        bar.add_row(
+            Text(self.state.phase, style="bold cyan"),
+            ProgressBar(total=max(1, self.total_env_steps), completed=self.state.env_steps),
+            fraction,
+        )
+        table = Table.grid(padding=(0, 2))
+        for name, value in figures.items():
+            table.add_row(Text(name, style="dim"), Text(value))
+        return Group(bar, table)
+
+
+def _percent(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.0%}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}"
