@@ -16,7 +16,7 @@ from envs.init_states import save_init_states
 from envs.libero import LiberoEnv
 from envs.pld_tabletop import SUITE, TASKS, TASKS_DIR
 
-NUM_STATES = 100
+NUM_STATES = 150  # 100 held for evaluation, 50 to choose a checkpoint by
 SEED = 20
 MAX_TILT = 0.05  # radians
 MAX_SPEED = 0.01  # any joint velocity, m/s or rad/s

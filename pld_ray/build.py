@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pathlib
 from dataclasses import asdict
@@ -115,4 +116,5 @@ def start_ray(config: TrainConfig) -> bool:
 
 def build_algorithm(config: TrainConfig) -> ResidualSAC:
     """Build the algorithm; Ray must be running."""
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
     return algorithm_config(config).build_algo()

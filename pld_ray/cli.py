@@ -10,6 +10,17 @@ COMMANDS = {
     "eval": "evaluate a checkpoint: base and base + residual on the same init states",
 }
 
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # before torch: two threads collapse when a neighbour is busy
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # what goes wrong is raised here as well
+    # no network that the user did not ask for
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "HF_HUB_OFFLINE": "1",
+}
+"""Set for this process and the ones it starts, unless the user has set them."""
+
 USAGE = """usage: pld-ray COMMAND [--key=value ...]
 
 {commands}
@@ -26,9 +37,8 @@ pld-ray eval  --checkpoint=DIR      a folder below RUN_DIR/checkpoints
 def main(argv: list[str] | None = None) -> int:
     """Entry point; a mistake of the user's ends in one sentence and exit status 2."""
     args = list(sys.argv[1:] if argv is None else argv)
-    # before torch: one thread a process, which two busy neighbours share a core with best
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     if not args or args[0] in ("-h", "--help", "help"):
         commands = "\n".join(f"  {name:8}{text}" for name, text in COMMANDS.items())
         print(USAGE.format(commands=commands))

@@ -250,7 +250,7 @@ class TrainingLoop:
             },
             env_steps,
         )
-        title = f"{self.config.env.task}, seed {self.config.seed}"
+        title = f"{self.config.env.task.replace('_', ' ')}, seed {self.config.seed}"
         plot_learning_curve(self.history.rows(), run.path / "learning_curve.png", title=title)
         summary = {
             "base_success": base_success,

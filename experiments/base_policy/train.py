@@ -20,9 +20,9 @@ from lerobot.policies.act.modeling_act import ACTPolicy
 class Training:
     """How the policy is fitted: AdamW, cosine learning rate with a short warm-up."""
 
-    updates: int = 6000
-    batch_size: int = 256
-    learning_rate: float = 1e-3
+    updates: int = 3000
+    batch_size: int = 128
+    learning_rate: float = 1.5e-3
     warmup: int = 200
 
 
@@ -101,7 +101,7 @@ def train(columns: dict[str, np.ndarray], training: Training, seed: int, output:
         losses.append(loss.item())
         if (update + 1) % 500 == 0:
             mean = np.mean(losses[-200:])
-            print(f"{update + 1} updates, loss {mean:.4f}, {time.monotonic() - start:.0f} s")
+            print(f"{update + 1} updates, loss {mean:.4f}, {time.monotonic() - start:.0f} s", flush=True)
     policy.eval().save_pretrained(output)
     preprocess.save_pretrained(output)
     postprocess.save_pretrained(output)

@@ -214,10 +214,12 @@ class RandomEnv(gym.Env):
 
 
 class RLlibSAC:
-    """RLlib's SAC, local, through the replay and learner calls of its own training step.
+    """RLlib's SAC, local: `training_step`, one update and the one environment step that it takes.
 
-    `training_step` also steps the environment; the share of it that `update_only` counts, replay
-    sample, learner update and priorities, is what the other contestants do.
+    Args:
+        name: in the table of figures.
+        equal_nets: the networks of the other contestants and a uniform replay; otherwise RLlib's
+            defaults, among them the prioritised episode buffer.
     """
 
     def __init__(self, name: str, equal_nets: bool) -> None:
@@ -226,7 +228,9 @@ class RLlibSAC:
 
         self.name = name
         if not ray.is_initialized():
-            ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
+            ray.init(
+                num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False
+            )
         config = (
             SACConfig()
             .environment(RandomEnv)

@@ -1,6 +1,6 @@
 """Time of one sample of state rows, and bytes of an image ring over its raw frames.
 
-    python experiments/benchmarks/replay.py --json
+python experiments/benchmarks/replay.py --json
 """
 
 from __future__ import annotations

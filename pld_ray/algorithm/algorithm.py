@@ -225,6 +225,7 @@ class ResidualSAC(Algorithm):
         self.recent_success = progress["recent_success"]
         self.schedule.load_state_dict(progress["schedule"])
         self.restart_runners(self.run_seed)
+        self.env_runner_group.foreach_env_runner("forget_weights_version", timeout_seconds=None)
         self._publish()
 
     def restart_runners(self, seed: int) -> None:

@@ -66,7 +66,7 @@ class ResidualSACConfig(AlgorithmConfig):
         self.evaluation_duration_unit = "episodes"
         self.evaluation_duration = 20
         self.evaluation_interval = None
-        self.min_sample_timesteps_per_iteration = 1000
+        self.min_sample_timesteps_per_iteration = 500
         self.min_time_s_per_iteration = None
         self.sample_timeout_s = None
         self.env_runner_health_probe_timeout_s = 0.1

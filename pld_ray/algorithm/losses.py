@@ -179,11 +179,7 @@ def entropy_target(
     below 1e-3: a smaller residual is asked for less entropy.
     """
     dims = active(residual_dims)
-    entropy = (
-        -0.5 * dims.sum()
-        if target_entropy is None
-        else dims.new_tensor(target_entropy)
-    )
+    entropy = -0.5 * dims.sum() if target_entropy is None else dims.new_tensor(target_entropy)
     if not scale_entropy_target:
         return entropy
     scale = (residual_scale * residual_dims).clamp(min=MIN_SCALE_IN_ENTROPY)

@@ -53,8 +53,8 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
             self.critic = networks.critic
             self.target_critic = networks.target_critic
             self.log_alpha = networks.log_alpha
-        self.register_buffer("action_low", torch.as_tensor(self.action_space.low))
-        self.register_buffer("action_high", torch.as_tensor(self.action_space.high))
+        self.register_buffer("action_low", torch.tensor(self.action_space.low))
+        self.register_buffer("action_high", torch.tensor(self.action_space.high))
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["critic", "target_critic", "log_alpha"]

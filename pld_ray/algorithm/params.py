@@ -153,6 +153,11 @@ class ResidualSACParams:
         need(self.exploration_hold >= 1, "exploration_hold", ">= 1")
         need(self.offline_episodes >= 0, "offline_episodes", ">= 0")
         need(self.warmup_steps >= 0, "warmup_steps", ">= 0")
+        need(
+            self.warmup_steps >= 2 or self.offline_episodes > 0 or not self.normalize_observations,
+            "warmup_steps",
+            ">= 2 with offline_episodes=0, or normalize_observations has no data to learn from",
+        )
         need(self.probe_steps >= 0, "probe_steps", ">= 0")
         need(self.online_capacity >= 2, "online_capacity", ">= 2")
         need(self.offline_capacity >= 2, "offline_capacity", ">= 2")

@@ -7,6 +7,7 @@ The equations are in `losses.py`; here is the order in which they are applied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pld_ray.algorithm import losses
+from pld_ray.algorithm.figures import UpdateFigures
 from pld_ray.algorithm.params import ResidualSACParams
 
 Batch = dict[str, Tensor]
-STEPS_BETWEEN_CHECKS_ON_GPU = 16  # a check there waits for the device
+CHECKS_AT_ONCE_ON_GPU = 32  # a check there waits for the device
 
 
 class Replay(Protocol):
@@ -67,7 +69,7 @@ class ResidualSACUpdate:
 
     A loss that is not finite raises `NonFiniteLossError`. On the CPU every loss is checked before
     its step: the parameters are then those before the bad step. On a GPU, where looking at a value
-    waits for the device, losses are checked every 16 updates and at the end of `run`: the
+    waits for the device, 32 losses are checked at once, the last ones at the end of `run`: the
     parameters may be spoilt then, and the caller reloads its last checkpoint. In both cases `run`
     raises before it returns, so nothing spoilt is published.
 
@@ -81,7 +83,7 @@ class ResidualSACUpdate:
         seed: of the update's own generator; the global one is never used.
         q_bounds: lowest and highest return that the reward allows; Q outside counts as
             `q_out_of_bound`.
-        steps_between_checks: see above; None chooses by device.
+        checks_at_once: losses looked at together, see above; None chooses by device.
     """
 
     def __init__(
@@ -92,23 +94,27 @@ class ResidualSACUpdate:
         params: ResidualSACParams,
         seed: int = 0,
         q_bounds: tuple[float, float] = (0.0, 1.0),
-        steps_between_checks: int | None = None,
+        checks_at_once: int | None = None,
     ) -> None:
         self.networks = networks
         self.optimizers = dict(optimizers)
         self.replay = replay
         self.params = params
-        self.q_bounds = q_bounds
+        self.parameters = {
+            "critic": list(networks.critic.parameters()),
+            "actor": list(networks.actor.parameters()),
+            "temperature": [networks.log_alpha],
+            "target": list(networks.target_critic.parameters()),
+        }
         self.device = networks.log_alpha.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.updates = 0
-        if steps_between_checks is None:
-            on_cpu = self.device.type == "cpu"
-            steps_between_checks = 1 if on_cpu else STEPS_BETWEEN_CHECKS_ON_GPU
-        self.steps_between_checks = steps_between_checks
-        self._unchecked: list[tuple[str, Tensor, Batch, int]] = []
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        if checks_at_once is None:
+            checks_at_once = 1 if self.device.type == "cpu" else CHECKS_AT_ONCE_ON_GPU
+        self.checks_at_once = checks_at_once
+        self._unchecked: list[tuple[str, Tensor, Tensor, Batch, int]] = []
+        active_share = float(losses.active(networks.residual_dims).mean())
+        self.figures = UpdateFigures(q_bounds, active_share)
 
     # --- the algorithm ---------------------------------------------------------------------------
 
@@ -116,22 +122,20 @@ class ResidualSACUpdate:
         """Make `num_updates` critic steps, with an actor step at each `critic_actor_update_ratio`.
 
         Returns:
-            Means over the call: critic_loss, td_target_mean, q_mean, q_data_max, q_out_of_bound,
-            critic_grad_norm, and, where an actor step fell into it, actor_loss, q_policy,
-            entropy (nats, of the residual), residual_abs, alpha, temperature_loss,
-            actor_grad_norm.
+            Means over the call: critic_loss, critic_grad_norm, td_target_mean, and of Q at the
+            batch's actions q_mean, q_max and q_out_of_bound; where actor steps fell into it,
+            actor_loss, actor_grad_norm, q_policy, entropy (nats, of the residual), residual_abs
+            (over the dimensions that carry one), temperature_loss, temperature_grad_norm, alpha.
 
         Raises:
             NonFiniteLossError: see the class.
         """
-        self._sums, self._counts = {}, {}
+        params = self.params
+        self.figures.clear()
         for _ in range(num_updates):
-            batch = self.replay.sample(
-                self.params.batch_size, self.params.n_step, self.params.gamma
-            )
-            self.step(batch)
+            self.step(self.replay.sample(params.batch_size, params.n_step, params.gamma))
         self._check_pending()
-        return self._means()
+        return self.figures.means()
 
     def step(self, batch: Batch) -> None:
         """One critic step, the actor and temperature steps if they are due, and the target."""
@@ -142,8 +146,6 @@ class ResidualSACUpdate:
             self.update_temperature(batch, log_prob)
         self.update_target()
         self.updates += 1
-        if len(self._unchecked) >= 3 * self.steps_between_checks:
-            self._check_pending()
 
     def update_critic(self, batch: Batch, x: Tensor) -> None:
         """(8)-(14): regress every critic onto the on-the-fly target."""
@@ -167,8 +169,9 @@ class ResidualSACUpdate:
             )
         q = networks.critic(x, batch["base_action"], batch["action"])
         loss = losses.critic_loss(q, target)
-        self._descend("critic", loss, networks.critic.parameters(), batch)
-        self._record_critic(loss, q.detach(), target)
+        self._descend("critic", loss, batch)
+        self.figures.record("q", q.detach())
+        self.figures.record("td_target", target)
 
     def update_actor(self, batch: Batch, x: Tensor) -> Tensor:
         """(16), (17): returns log pi(delta | x) [B], without gradient."""
@@ -185,9 +188,12 @@ class ResidualSACUpdate:
             params.actor_reduction,
             params.residual_penalty,
         )
-        self._descend("actor", loss, networks.actor.parameters(), batch)
-        self._record_actor(loss, q.detach(), log_prob.detach(), delta.detach())
-        return log_prob[0].detach()
+        self._descend("actor", loss, batch)
+        log_prob = log_prob[0].detach()
+        self.figures.record("q_policy", q.detach())
+        self.figures.record("log_prob", log_prob)
+        self.figures.record("delta", delta.detach())
+        return log_prob
 
     def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
         """(18), (19), with log alpha kept above its floor."""
@@ -199,18 +205,17 @@ class ResidualSACUpdate:
             params.scale_entropy_target,
         )
         loss = losses.temperature_loss(networks.log_alpha, log_prob, target_entropy)
-        self._descend("temperature", loss, [networks.log_alpha], batch)
+        self._descend("temperature", loss, batch)
         with torch.no_grad():
             networks.log_alpha.clamp_(min=params.log_alpha_min)
-        self._record("temperature_loss", loss.detach())
-        self._record("alpha", networks.log_alpha.detach().exp().squeeze())
+            self.figures.record("alpha", networks.log_alpha.exp())
 
     def update_target(self) -> None:
         """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
-        target = list(self.networks.target_critic.parameters())
-        online = list(self.networks.critic.parameters())
         with torch.no_grad():
-            torch._foreach_lerp_(target, online, self.params.tau)
+            torch._foreach_lerp_(
+                self.parameters["target"], self.parameters["critic"], self.params.tau
+            )
 
     # --- pieces of it ----------------------------------------------------------------------------
 
@@ -240,7 +245,7 @@ class ResidualSACUpdate:
         parameters = self.parameters[name]
         # the actor's loss passes through the critics without leaving a gradient on them
         gradients = torch.autograd.grad(loss, parameters)
-        norm = nn.utils.get_total_norm(gradients)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         self._check(name, loss.detach(), norm, batch)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
@@ -258,11 +263,13 @@ class ResidualSACUpdate:
     def _check_pending(self) -> None:
         """Look at the losses and gradient norms kept since the last check."""
         pending, self._unchecked = self._unchecked, []
-        for name, loss, norm, batch, step in pending:
-            if not math.isfinite(loss):
-                raise NonFiniteLossError(f"{name}_loss", batch, step)
-            if not math.isfinite(norm):
-                raise NonFiniteLossError(f"{name}_grad_norm", batch, step)
+        if not pending:
+            return
+        values = torch.stack([value for entry in pending for value in entry[1:3]]).tolist()
+        for index, (name, _, _, batch, step) in enumerate(pending):
+            for value, kind in zip(values[2 * index :], ("loss", "grad_norm"), strict=False):
+                if not math.isfinite(value):
+                    raise NonFiniteLossError(f"{name}_{kind}", batch, step)
 
     # --- state -----------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ class PoolClient:
     Args:
         names: the replicas' actor names.
         description: the policy's.
-        seed: of the draw of two; answers do not depend on it.
+        seed: of the draw of two, on which answers do not depend; an unpickled copy draws its own.
     """
 
     def __init__(
@@ -54,7 +54,15 @@ class PoolClient:
         self.fingerprint = description.fingerprint
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": {}}
+        state = self.__dict__.copy()
+        del state["_handles"], state["_rng"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._handles = {}
+        # copies that drew the same numbers would all crowd the same replica
+        self._rng = np.random.default_rng()
 
     def reset(self, env_ids: Sequence[int]) -> None:
         """The replicas keep nothing between calls."""

@@ -10,12 +10,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Layer = tuple[Tensor, Tensor]  # weight and bias
+
+
+class BatchedLinear(nn.Module):
+    """N linear layers: weight [N, inputs, outputs], bias [N, 1, outputs], started as `nn.Linear`."""
+
+    def __init__(self, num_members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(inputs)
+        weight = torch.empty(num_members, inputs, outputs).uniform_(-bound, bound)
+        bias = torch.empty(num_members, 1, outputs).uniform_(-bound, bound)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(bias)
+
+    def select(self, members: Tensor | None) -> Layer:
+        """Weight and bias of these members [M] int64, or of all."""
+        if members is None:
+            return self.weight, self.bias
+        return self.weight.index_select(0, members), self.bias.index_select(0, members)
+
 
 class CriticEnsemble(nn.Module):
     """Q_1 .. Q_N (x, a): MLPs of equal shape, one matrix product a layer for all of them.
 
-    The input is [observation, base_action (optional), action]. Weights are [N, inputs, outputs],
-    initialised uniformly in +-1/sqrt(inputs), as `nn.Linear` is.
+    The input is [observation, base_action (optional), action].
 
     Args:
         observation_dim: D.
@@ -41,14 +60,9 @@ class CriticEnsemble(nn.Module):
         self.observes_base_action = observes_base_action
         self.context_dim = observation_dim + (action_dim if observes_base_action else 0)
         widths = [self.context_dim + action_dim, *hidden_dims, 1]
-        self.weights = nn.ParameterList()
-        self.biases = nn.ParameterList()
-        for inputs, outputs in pairwise(widths):
-            bound = 1.0 / math.sqrt(inputs)
-            weight = torch.empty(num_critics, inputs, outputs).uniform_(-bound, bound)
-            bias = torch.empty(num_critics, 1, outputs).uniform_(-bound, bound)
-            self.weights.append(nn.Parameter(weight))
-            self.biases.append(nn.Parameter(bias))
+        self.layers = nn.ModuleList(
+            BatchedLinear(num_critics, inputs, outputs) for inputs, outputs in pairwise(widths)
+        )
 
     def forward(
         self,
@@ -62,10 +76,10 @@ class CriticEnsemble(nn.Module):
         Args:
             members: [M] int64, evaluate these only and return [M, B]; None means all.
         """
-        weights, biases = self._select(members)
+        (weight, bias), *later = [layer.select(members) for layer in self.layers]
         x = torch.cat((self._context(observation, base_action), action), dim=-1)
-        hidden = torch.baddbmm(biases[0], x.expand(len(weights[0]), -1, -1), weights[0])
-        return self._after_first_layer(hidden, weights, biases)
+        hidden = torch.baddbmm(bias, x.expand(len(weight), -1, -1), weight)
+        return self._after_first_layer(hidden, later)
 
     def otf(
         self,
@@ -79,54 +93,41 @@ class CriticEnsemble(nn.Module):
         The observation's part of the first layer is computed once for all candidates; gradients
         reach `actions` without passing through it.
         """
-        weights, biases = self._select(members)
-        context = self._context(observation, base_action).expand(len(weights[0]), -1, -1)
-        shared = torch.baddbmm(biases[0], context, weights[0][:, : self.context_dim])
-        own_weight = weights[0][:, self.context_dim :]
+        if len(actions) == 1 and not actions.requires_grad:  # nothing to share
+            return self(observation, base_action, actions[0], members).unsqueeze(1)
+        (weight, bias), *later = [layer.select(members) for layer in self.layers]
+        context = self._context(observation, base_action).expand(len(weight), -1, -1)
+        shared = torch.baddbmm(bias, context, weight[:, : self.context_dim])
+        own_weight = weight[:, self.context_dim :]
         # one candidate at a time stays in a CPU's cache, twice as fast; a GPU takes all at once
         together = 1 if actions.device.type == "cpu" else len(actions)
         parts = [
-            self._otf_part(shared, own_weight, part, weights, biases)
-            for part in actions.split(together)
+            self._otf_part(shared, own_weight, part, later) for part in actions.split(together)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _otf_part(
-        self,
-        shared: Tensor,
-        own_weight: Tensor,
-        actions: Tensor,
-        weights: Sequence[Tensor],
-        biases: Sequence[Tensor],
+        self, shared: Tensor, own_weight: Tensor, actions: Tensor, later: Sequence[Layer]
     ) -> Tensor:
         """Q [N, k, B] from the first layer's shared part [N, B, H] and actions [k, B, A]."""
         (num_members, batch, width), k = shared.shape, len(actions)
         shared = shared.unsqueeze(1).expand(-1, k, -1, -1).reshape(num_members, k * batch, width)
         flat = actions.reshape(1, k * batch, -1).expand(num_members, -1, -1)
         hidden = torch.baddbmm(shared, flat, own_weight)
-        return self._after_first_layer(hidden, weights, biases).view(num_members, k, batch)
+        return self._after_first_layer(hidden, later).view(num_members, k, batch)
 
     def _context(self, observation: Tensor, base_action: Tensor) -> Tensor:
         if not self.observes_base_action:
             return observation
         return torch.cat((observation, base_action), dim=-1)
 
-    def _select(self, members: Tensor | None) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        if members is None:
-            return list(self.weights), list(self.biases)
-        return (
-            [w.index_select(0, members) for w in self.weights],
-            [b.index_select(0, members) for b in self.biases],
-        )
-
-    def _after_first_layer(
-        self, hidden: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]
-    ) -> Tensor:
-        for weight, bias in zip(weights[1:-1], biases[1:-1], strict=True):
+    def _after_first_layer(self, hidden: Tensor, later: Sequence[Layer]) -> Tensor:
+        *middle, (last_weight, last_bias) = later
+        for weight, bias in middle:
             hidden = torch.baddbmm(bias, self._activate(hidden), weight)
         # with one output, a product and a sum beat a matrix product several times over
         features = self._activate(hidden)
-        return (features * weights[-1].transpose(1, 2)).sum(-1) + biases[-1].squeeze(-1)
+        return (features * last_weight.transpose(1, 2)).sum(-1) + last_bias.squeeze(-1)
 
     def _activate(self, hidden: Tensor) -> Tensor:
         if self.layer_norm:

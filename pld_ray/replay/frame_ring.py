@@ -132,7 +132,8 @@ class FrameRing:
             self._add_episode(self._with_outcome(rows[episode], gamma), images)
 
     def _with_outcome(self, rows: Tensor, gamma: float) -> Tensor:
-        """Fill mc_return on the transitions and end_of_task on the final frame."""
+        """Fill mc_return on the transitions; of the final frame, reward 0 and end_of_task."""
+        self.schema.view(rows, "reward")[-1] = 0.0
         rewards = self.schema.view(rows, "reward")[:-1].tolist()
         returns = accumulate(reversed(rewards), lambda later, reward: reward + gamma * later)
         self.schema.view(rows, MC_RETURN)[:-1] = torch.tensor(list(returns)).flip(0)
@@ -196,21 +197,25 @@ class FrameRing:
         drawn = torch.randint(
             self._num_starts, (batch_size,), generator=self.generator, device=self.device
         )
-        index = self._starts[(drawn + self._first_start) % self.capacity]
+        index = self._starts.index_select(0, (drawn + self._first_start) % self.capacity)
         return self.gather(index, n_step, gamma)
 
     def gather(self, index: Tensor, n_step: int = 1, gamma: float = 1.0) -> PackedBatch:
         """The transitions that start at these rows [B]."""
-        window = self._steps_left[index].clamp(max=n_step)
+        left = self._steps_left.index_select(0, index)
+        window = left.clamp(max=n_step)
         successor = (index + window) % self.capacity
-        rows, next_rows = self._rows[index], self._rows[successor]
+        rows = self._rows.index_select(0, index)
+        next_rows = self._rows.index_select(0, successor)
         powers = self._gamma_powers(n_step, gamma)
         reward = self.schema.view(rows, "reward")
         if n_step > 1:
-            reward = self._window_return(index, window, powers)
-        discount = powers[window] * (1.0 - self.schema.view(next_rows, END_OF_TASK))
-        images = {key: ring[index] for key, ring in self._images.items()}
-        images |= {f"next.{key}": ring[successor] for key, ring in self._images.items()}
+            reward = self._window_return(index, left, powers)
+        discount = powers.index_select(0, window) * (1.0 - self.schema.view(next_rows, END_OF_TASK))
+        images = {key: ring.index_select(0, index) for key, ring in self._images.items()}
+        images |= {
+            f"next.{key}": ring.index_select(0, successor) for key, ring in self._images.items()
+        }
         return PackedBatch(rows, next_rows, reward, discount, images)
 
     def windows(self, index: Tensor, h: int) -> tuple[Tensor, Tensor]:
@@ -242,12 +247,12 @@ class FrameRing:
         """Observation vectors of all stored transitions [len(self), D], oldest first."""
         return self.schema.observation(self._rows[self.start_rows()])
 
-    def _window_return(self, index: Tensor, window: Tensor, powers: Tensor) -> Tensor:
-        """sum_{k < window} gamma^k r_k."""
+    def _window_return(self, index: Tensor, left: Tensor, powers: Tensor) -> Tensor:
+        """sum_k gamma^k r_k over the window; past the episode's end stands the final frame's 0."""
         steps = torch.arange(len(powers) - 1, device=self.device)
-        rows = (index.unsqueeze(1) + steps) % self.capacity
-        rewards = self._rows[:, self.schema.start["reward"]][rows]
-        return ((steps < window.unsqueeze(1)) * rewards) @ powers[:-1]
+        rows = (index + torch.minimum(steps.unsqueeze(1), left)) % self.capacity
+        rewards = self._rows[:, self.schema.start["reward"]].take(rows)
+        return powers[:-1] @ rewards
 
     def _gamma_powers(self, n_step: int, gamma: float) -> Tensor:
         """gamma^0 .. gamma^n_step, kept from one call to the next."""

@@ -84,15 +84,14 @@ class ReplaySchema:
     def view(self, rows: Tensor, name: str) -> Tensor:
         """One column of packed rows [..., row_width], as a view [..., *shape]."""
         shape = self.packed[name]
-        start = self.start[name]
         if not shape:
-            return rows[..., start]
-        flat = rows[..., start : start + math.prod(shape)]
+            return rows.select(-1, self.start[name])
+        flat = rows.narrow(-1, self.start[name], math.prod(shape))
         return flat if len(shape) == 1 else flat.unflatten(-1, shape)
 
     def observation(self, rows: Tensor) -> Tensor:
         """The observation vector of packed rows, a view [..., observation_dim]."""
-        return rows[..., : self.observation_dim]
+        return rows.narrow(-1, 0, self.observation_dim)
 
     def check(self, columns: Mapping[str, np.ndarray | Tensor], num_rows: int) -> None:
         """Raise ValueError unless every column is present with `num_rows` rows of its shape."""

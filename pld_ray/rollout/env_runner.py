@@ -63,6 +63,10 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         self._rng = np.random.default_rng([seed, self.worker_index or 0])
         self._streams = None
 
+    def forget_weights_version(self) -> None:
+        """Take the next weights whatever their number: a restored checkpoint may be an older one."""
+        self._weights_seq_no = 0
+
     # --- training --------------------------------------------------------------------------------
 
     def sample_columns(self, num_steps: int, base_only: bool) -> dict[str, Any]:

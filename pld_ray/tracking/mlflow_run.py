@@ -299,7 +299,8 @@ class MlflowRun:
 
     def flush(self) -> bool:
         """Try now, outage or not, to send what is queued; says whether nothing is left."""
-        return all([box.flush(force=True) for box in (self._values, self._artifacts)])
+        values, artifacts = self._values.flush(force=True), self._artifacts.flush(force=True)
+        return values and artifacts
 
     def finish(self, status: str = "FINISHED") -> None:
         """Send what is queued and close the run; a second call does nothing.
@@ -313,13 +314,14 @@ class MlflowRun:
             return
         self._finished = True
         boxes = (self._values, self._artifacts)
-        delivered = all([box.flush(force=True, budget_s=FINISH_BUDGET_S) for box in boxes])
+        for box in boxes:
+            box.flush(force=True, budget_s=FINISH_BUDGET_S)
         try:
             with http_limits(CALL_TIMEOUT_S), quiet_mlflow():
                 self._client.set_terminated(self.run_id, status)
         except Exception as error:
             log.warning("MLflow run %s could not be closed: %s", self.run_id, shorten(error))
-        if not delivered:
+        if self.num_queued:
             log.warning(
                 "MLflow run %s is incomplete (%s); every metric is in %s",
                 self.run_id,

@@ -37,7 +37,7 @@ assert not [name for name in sys.modules if name.startswith("OpenGL")]
 """
 
 
-@pytest.mark.parametrize("backend", [None, "egl", "osmesa"])
+@pytest.mark.parametrize("backend", [None, "egl"])
 def test_state_only_starts_in_an_empty_home_in_silence(tmp_path, backend):
     environment = {
         key: value

@@ -14,7 +14,7 @@ from envs.pld_tabletop import SUITE, TASKS
 @pytest.mark.parametrize("task", TASKS)
 def test_the_unbiased_expert_solves_every_task(task):
     env = LiberoEnv(SUITE, task)
-    score = evaluate(env, Perception(), gain=2.0, episodes=10)
+    score = evaluate(env, Perception(), gain=2.0, episodes=5)
     assert score.success_rate == 1.0  # 100 of 100 when all stored states are played
     assert score.mean_steps < 130
     env.close()
@@ -22,7 +22,7 @@ def test_the_unbiased_expert_solves_every_task(task):
 
 def test_success_falls_with_the_bias(env):
     rates = [
-        evaluate(env, Perception(bias_std=std), episodes=12, seed=1).success_rate
+        evaluate(env, Perception(bias_std=std), episodes=6, seed=1).success_rate
         for std in (0.0, 0.06)
     ]
     assert rates[0] == 1.0

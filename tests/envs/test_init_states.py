@@ -23,8 +23,8 @@ def test_liberos_and_lerobots_loaders_read_the_same_states():
     suite = benchmark.get_benchmark("pld_tabletop")()
     for index in range(suite.n_tasks):
         ours = load_init_states(find_task("pld_tabletop", index).init_states_file)
-        assert (len(ours), ours.dtype) == (100, np.float64)
-        assert len(np.unique(ours, axis=0)) == 100
+        assert (len(ours), ours.dtype) == (150, np.float64)
+        assert len(np.unique(ours, axis=0)) == 150
         np.testing.assert_array_equal(ours, suite.get_task_init_states(index))
         np.testing.assert_array_equal(ours, get_task_init_states(suite, index))
 

@@ -48,7 +48,7 @@ def test_every_task_is_registered_runs_and_is_described_as_in_its_bddl():
             "init_state_id": 99,
         }
         assert (env.task_name, env.task_description) == (task, info["task"])
-        assert env.num_init_states == 100
+        assert env.num_init_states == 150
         env.close()
 
 
@@ -160,8 +160,8 @@ def test_wrong_arguments_are_named(call, message):
 
 
 def test_wrong_resets_and_actions_are_named(env):
-    with pytest.raises(ValueError, match="init_state_id 100: 0 to 99"):
-        env.reset(options={"init_state_id": 100})
+    with pytest.raises(ValueError, match="init_state_id 150: 0 to 149"):
+        env.reset(options={"init_state_id": 150})
     with pytest.raises(ValueError, match="init_state_id -1"):
         env.reset(options={"init_state_id": -1})
     with pytest.raises(ValueError, match=r"Unknown reset options.*init_state'"):
