@@ -1,0 +1,1 @@
+"""Residual reinforcement learning on frozen robot policies, on Ray RLlib."""

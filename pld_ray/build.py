@@ -7,9 +7,9 @@ import os
 import pathlib
 from dataclasses import asdict
 
-import envs
 import ray
 
+import envs
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
 from pld_ray.base_policy import load_base_policy
@@ -65,7 +65,7 @@ def check_environment(config: TrainConfig) -> None:
     try:
         env = envs.LiberoEnv(**asdict(config.env))
         policy = load_base_policy(config.policy.path)
-        check_policy_matches(policy, env.observation_space, env.action_space)
+        _, actions = check_policy_matches(policy, env.observation_space, env.action_space)
         needed = config.evaluation.held_states + config.evaluation.validation_states
         if needed > env.num_init_states:
             raise ConfigError(
@@ -73,10 +73,10 @@ def check_environment(config: TrainConfig) -> None:
                 f"{config.env.task} has {env.num_init_states} stored init states"
             )
         dims = config.algorithm.residual_dims
-        if dims and (len(dims),) != env.action_space.shape:
+        if dims and (len(dims),) != actions.shape:
             raise ConfigError(
                 f"algorithm.residual_dims has {len(dims)} factors but the action has "
-                f"{env.action_space.shape[0]} dimensions"
+                f"{actions.shape[0]} dimensions"
             )
         env.close()
     except (ValueError, FileNotFoundError, ImportError) as error:

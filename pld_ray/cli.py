@@ -45,7 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0 if args else 2
     command = args.pop(0)
     if command not in COMMANDS:
-        print(f"pld-ray: {command!r} is no command; known are {', '.join(COMMANDS)}", file=sys.stderr)
+        print(
+            f"pld-ray: {command!r} is no command; known are {', '.join(COMMANDS)}", file=sys.stderr
+        )
         return 2
 
     from pld_ray.config import ConfigError

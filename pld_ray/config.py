@@ -78,7 +78,7 @@ class EvaluationConfig:
     interval_steps: int = 4_000
     """Environment steps between evaluations while training; 0 evaluates at the end only."""
     validation_states: int = 40
-    """Init states of each of those; they choose the best checkpoint and are none of the held ones."""
+    """Init states of each of those; none is held, and they choose the best checkpoint."""
     held_states: int = 100
     """Held init states on which base and base + residual are compared at the end."""
 
@@ -186,7 +186,7 @@ def load_config(config_class: type, args: list[str]) -> Any:
         for key in yaml_keys(path):
             check_key(key, known, f"{path}: key ")
     try:
-        config = draccus.parse(config_class=config_class, args=args)
+        config: Any = draccus.parse(config_class=config_class, args=args)
     except SystemExit as error:
         raise ConfigError(f"cannot parse the command line: {' '.join(args)}") from error
     except Exception as error:

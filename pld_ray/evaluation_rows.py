@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import envs
-
 from pld_ray.config import EnvConfig
 from pld_ray.tracking.eval_info import EpisodeResult
 

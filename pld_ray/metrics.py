@@ -22,13 +22,12 @@ LEARNER_KEYS = (
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
-    """Pick and rename: `train/...`, `learner/...`, `time/...`; what is missing or NaN is left out."""
+    """Pick and rename: `train/...`, `learner/...`, `time/...`, without what is missing or NaN."""
     runners = result.get("env_runners", {})
     learner = result.get("learners", {}).get("default_policy", {})
     shared = result.get("learners", {}).get("__all_modules__", {})
     timers = result.get("timers", {})
     row = {
-        "train/success_rate": runners.get("success_rate"),
         "train/episode_len_mean": runners.get("episode_len_mean"),
         "train/probe_steps_mean": runners.get("probe_steps_mean"),
         "replay/online": shared.get("replay_online"),

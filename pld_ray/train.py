@@ -192,12 +192,13 @@ class TrainingLoop:
                 result = algorithm.train()
                 self.state.train_wall_s += time.monotonic() - clock
                 row = flatten_result(result) | {
+                    "train/success_rate": running_success(algorithm.recent_success),
                     "updates": algorithm.updates,
                     "residual_scale": algorithm.schedule.value(
                         algorithm.env_steps - algorithm.collection.env_steps
                     ),
                 }
-                if algorithm.phase == "online" and self._evaluation_due(total):
+                if algorithm.updates and self._evaluation_due(total):
                     progress.update(phase="evaluate")
                     row |= self.evaluate()
                 self.record(row)
@@ -311,3 +312,8 @@ class TrainingLoop:
 def success_rate(rows: list[dict[str, Any]]) -> float:
     """Share of successful episodes, in [0, 1]."""
     return sum(bool(row["success"]) for row in rows) / len(rows)
+
+
+def running_success(recent: list[bool]) -> float | None:
+    """Share of successes among the last training episodes; None before the first."""
+    return sum(recent) / len(recent) if recent else None

@@ -57,6 +57,7 @@ def main() -> None:
     provenance: dict[str, Any] = {}
     if not arguments.eval_only:
         provenance = make(arguments, perception)
+    provenance["fingerprint"] = load_base_policy(arguments.output).fingerprint
     provenance["evaluation"] = evaluate_all(arguments, perception)
     if not arguments.eval_only:
         write_provenance(arguments.output, provenance)

@@ -101,7 +101,10 @@ def train(columns: dict[str, np.ndarray], training: Training, seed: int, output:
         losses.append(loss.item())
         if (update + 1) % 500 == 0:
             mean = np.mean(losses[-200:])
-            print(f"{update + 1} updates, loss {mean:.4f}, {time.monotonic() - start:.0f} s", flush=True)
+            print(
+                f"{update + 1} updates, loss {mean:.4f}, {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
     policy.eval().save_pretrained(output)
     preprocess.save_pretrained(output)
     postprocess.save_pretrained(output)

@@ -113,7 +113,7 @@ class ResidualSAC(Algorithm):
         return batches
 
     def _feed(self, batches: list[dict[str, Any]]) -> None:
-        """Columns to the learner's replay, by reference; the update debt grows by what is stored."""
+        """Columns to the learner by reference; the update debt grows by what is stored."""
         feed = [
             {k: b[k] for k in ("columns", "episode_lengths")} | {"buffer": "online"}
             for b in batches
@@ -148,7 +148,9 @@ class ResidualSAC(Algorithm):
             "failure_dir": self.logdir,
             "timesteps": {NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
         }
-        results = self.learner_group.foreach_learner(lambda learner, **kw: learner.update(**kw), **kwargs)
+        results = self.learner_group.foreach_learner(
+            lambda learner, **kw: learner.update(**kw), **kwargs
+        )
         self.metrics.aggregate([r.get() for r in results], key=LEARNER_RESULTS)
 
     def _publish(self) -> None:
@@ -170,9 +172,7 @@ class ResidualSAC(Algorithm):
         self._publish()
         group = self.eval_env_runner_group or self.env_runner_group
         if self.eval_env_runner_group is not None:
-            group.sync_weights(
-                from_worker_or_learner_group=self.learner_group, inference_only=True
-            )
+            group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
         return run_episodes(group, init_state_ids, residual=True)
 
     # --- checkpoint ------------------------------------------------------------------------------
@@ -262,5 +262,3 @@ def write_json_atomically(path: pathlib.Path, data: Any) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(data, indent=1))
     os.replace(partial, path)
-
-

@@ -162,7 +162,8 @@ class ResidualSACConfig(AlgorithmConfig):
         from pld_ray.algorithm.module import ResidualModule
 
         return RLModuleSpec(
-            module_class=ResidualModule, model_config={
+            module_class=ResidualModule,
+            model_config={
                 "params": asdict(self.residual_sac_params()),
                 "seed": self.seed or 0,
             },

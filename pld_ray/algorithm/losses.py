@@ -79,7 +79,8 @@ def compose_action(
         residual_dims: [A], in [0, 1].
         low, high: action bounds, scalars or [A].
     """
-    return torch.clamp(base_action + (residual_scale * residual_dims) * delta, low, high)
+    action = base_action + (residual_scale * residual_dims) * delta
+    return torch.clamp(action, low, high)  # type: ignore[arg-type]
 
 
 # --- critic --------------------------------------------------------------------------------------

@@ -106,6 +106,8 @@ class ResidualSACUpdate:
             "temperature": [networks.log_alpha],
             "target": list(networks.target_critic.parameters()),
         }
+        self.action_low = getattr(networks, "action_low", -1.0)
+        self.action_high = getattr(networks, "action_high", 1.0)
         self.device = networks.log_alpha.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.updates = 0
@@ -132,6 +134,7 @@ class ResidualSACUpdate:
         """
         params = self.params
         self.figures.clear()
+        self._unchecked = []
         for _ in range(num_updates):
             self.step(self.replay.sample(params.batch_size, params.n_step, params.gamma))
         self._check_pending()
@@ -236,8 +239,8 @@ class ResidualSACUpdate:
             delta,
             networks.residual_scale,
             networks.residual_dims,
-            getattr(networks, "action_low", -1.0),
-            getattr(networks, "action_high", 1.0),
+            self.action_low,
+            self.action_high,
         )
 
     def _descend(self, name: str, loss: Tensor, batch: Batch) -> None:

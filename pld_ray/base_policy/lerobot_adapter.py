@@ -17,12 +17,10 @@ from pld_ray.base_policy.checkpoint import (
     PolicyCheckpoint,
     open_checkpoint,
 )
+from pld_ray.base_policy.protocol import BATCH_ROWS
 
 SUPPORTED_TYPES = ("act",)
 """LeRobot policy types whose rows were proved independent of each other (see the tests)."""
-
-BATCH_ROWS = 8
-"""Rows of every network call, see `LeRobotBasePolicy`."""
 
 
 def load_base_policy(

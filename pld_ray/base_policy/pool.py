@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
 from ray.exceptions import GetTimeoutError, RayActorError
 
 from pld_ray.base_policy.batching import Batcher
 from pld_ray.base_policy.checkpoint import open_checkpoint
-from pld_ray.base_policy.lerobot_adapter import BATCH_ROWS, LeRobotBasePolicy
 from pld_ray.base_policy.pool_client import NAMESPACE, PolicyDescription, PoolClient
+from pld_ray.base_policy.protocol import BATCH_ROWS
 
 __all__ = ["BasePolicyPool", "PoolClient"]
 
@@ -31,6 +30,11 @@ class Replica:
     def __init__(
         self, path: str, device: str, batch_rows: int, max_batch_size: int, max_wait_ms: float
     ) -> None:
+        # here, so that a driver and its clients are spared these imports
+        import torch
+
+        from pld_ray.base_policy.lerobot_adapter import LeRobotBasePolicy
+
         torch.set_num_threads(1)
         self._policy = LeRobotBasePolicy(open_checkpoint(path), device, batch_rows)
         self._batcher = Batcher(self._policy.infer, max_batch_size, max_wait_ms)
@@ -153,6 +157,22 @@ class BasePolicyPool:
             "batch_sizes": dict(batch_sizes),
         }
 
+    def wait_until_ready(self, timeout_s: float = 120.0) -> None:
+        """Return when every replica answers, those being restarted too.
+
+        Raises:
+            TimeoutError: one does not within `timeout_s`; the message names it.
+            RuntimeError: the pool was stopped.
+        """
+        if not self._replicas:
+            raise RuntimeError("this base-policy pool was stopped: make a new one")
+        deadline = time.monotonic() + timeout_s
+        for name, replica in zip(self._names, self._replicas, strict=True):
+            while not answers(replica, deadline - time.monotonic()):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"base-policy replica {name} not ready in {timeout_s} s")
+                time.sleep(0.1)  # Ray answers at once while it restarts an actor
+
     def stop(self) -> None:
         """End the replicas for good and wait until Ray has forgotten them; safe to call again."""
         for replica in self._replicas:
@@ -163,6 +183,15 @@ class BasePolicyPool:
             time.sleep(0.02)
         if left:
             raise TimeoutError(f"base-policy replicas {left} did not stop in {STOP_TIMEOUT_S} s")
+
+
+def answers(replica: Any, timeout_s: float) -> bool:
+    """The replica tells its load within `timeout_s`."""
+    try:
+        ray.get(replica.queue_depth.remote(), timeout=max(0.0, timeout_s))
+    except (RayActorError, GetTimeoutError):
+        return False
+    return True
 
 
 def is_alive(name: str) -> bool:

@@ -7,6 +7,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+BATCH_ROWS = 8
+"""Default rows of every network call, see `LeRobotBasePolicy`."""
+
 
 @runtime_checkable
 class BasePolicy(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ Layer = tuple[Tensor, Tensor]  # weight and bias
 
 
 class BatchedLinear(nn.Module):
-    """N linear layers: weight [N, inputs, outputs], bias [N, 1, outputs], started as `nn.Linear`."""
+    """N linear layers: weight [N, inputs, outputs], bias [N, 1, outputs], as `nn.Linear` starts."""
 
     def __init__(self, num_members: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class CriticEnsemble(nn.Module):
         Args:
             members: [M] int64, evaluate these only and return [M, B]; None means all.
         """
-        (weight, bias), *later = [layer.select(members) for layer in self.layers]
+        (weight, bias), *later = self._select(members)
         x = torch.cat((self._context(observation, base_action), action), dim=-1)
         hidden = torch.baddbmm(bias, x.expand(len(weight), -1, -1), weight)
         return self._after_first_layer(hidden, later)
@@ -95,7 +96,7 @@ class CriticEnsemble(nn.Module):
         """
         if len(actions) == 1 and not actions.requires_grad:  # nothing to share
             return self(observation, base_action, actions[0], members).unsqueeze(1)
-        (weight, bias), *later = [layer.select(members) for layer in self.layers]
+        (weight, bias), *later = self._select(members)
         context = self._context(observation, base_action).expand(len(weight), -1, -1)
         shared = torch.baddbmm(bias, context, weight[:, : self.context_dim])
         own_weight = weight[:, self.context_dim :]
@@ -115,6 +116,9 @@ class CriticEnsemble(nn.Module):
         flat = actions.reshape(1, k * batch, -1).expand(num_members, -1, -1)
         hidden = torch.baddbmm(shared, flat, own_weight)
         return self._after_first_layer(hidden, later).view(num_members, k, batch)
+
+    def _select(self, members: Tensor | None) -> list[Layer]:
+        return [cast(BatchedLinear, layer).select(members) for layer in self.layers]
 
     def _context(self, observation: Tensor, base_action: Tensor) -> Tensor:
         if not self.observes_base_action:

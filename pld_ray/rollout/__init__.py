@@ -1,0 +1,1 @@
+"""Stepping environments with base + residual; see `env_runner` and `vector_env`."""

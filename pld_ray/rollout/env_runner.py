@@ -50,12 +50,12 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     _streams: _Streams | None = None
     _evaluation_env: DictInfoToList | None = None
-    _rng: np.random.Generator | None = None
+    _rng: np.random.Generator
 
     def make_env(self) -> None:
         super().make_env()
         self._streams = None
-        if self._rng is None:  # kept when a failed environment is rebuilt
+        if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
             self._rng = np.random.default_rng([self.config.seed or 0, self.worker_index or 0])
 
     def restart_streams(self, seed: int) -> None:
@@ -64,7 +64,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         self._streams = None
 
     def forget_weights_version(self) -> None:
-        """Take the next weights whatever their number: a restored checkpoint may be an older one."""
+        """Take the next weights whatever their number: a restored checkpoint may be older."""
         self._weights_seq_no = 0
 
     # --- training --------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         if self._evaluation_env is None:
             config = {**self.config.env_config, "num_envs": self.num_envs}
             self._evaluation_env = DictInfoToList(create_vector_env(config))
-        env = self._evaluation_env
+        env: Any = self._evaluation_env
         env.unwrapped.set_init_states(init_state_ids)
         observation, infos = env.reset(seed=0)
         current = [int(info["init_state_id"]) for info in infos]

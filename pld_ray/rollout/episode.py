@@ -34,7 +34,7 @@ class EpisodeBuilder:
         residual_scale: float,
         intervened: bool = False,
     ) -> None:
-        """Store one transition; `observation` is the batch before the step, base action included."""
+        """Store one transition; `observation` is the batch before it, base action included."""
         self._rows.append(
             {
                 **{key: value[env_index] for key, value in observation.items()},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import envs
 from ray.tune.registry import register_env
 
+import envs
 from pld_ray.base_policy import BasePolicy, load_base_policy
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 
@@ -34,12 +34,8 @@ def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
     unknown = sorted(set(settings) - ENV_KEYS)
     if unknown:
         raise ValueError(f"env_config has unknown keys {unknown}; known are {sorted(ENV_KEYS)}")
-    base_policy: BasePolicy = (
-        load_base_policy(**policy) if isinstance(policy, Mapping) else policy
-    )
-    return BaseActionVectorEnv(
-        [envs.LiberoEnv(**settings) for _ in range(num_envs)], base_policy
-    )
+    base_policy: BasePolicy = load_base_policy(**policy) if isinstance(policy, Mapping) else policy
+    return BaseActionVectorEnv([envs.LiberoEnv(**settings) for _ in range(num_envs)], base_policy)
 
 
 def register() -> None:

@@ -42,11 +42,14 @@ class BaseActionVectorEnv(VectorEnv):
     def __init__(self, envs: Sequence[gym.Env], base_policy: BasePolicy) -> None:
         self.envs = list(envs)
         self.num_envs = len(self.envs)
-        self.single_action_space = self.envs[0].action_space
-        check_policy_matches(base_policy, self.envs[0].observation_space, self.single_action_space)
-        self.single_observation_space = gym.spaces.Dict(
-            {**self.envs[0].observation_space.spaces, BASE_ACTION: self.single_action_space}
+        observations, actions = check_policy_matches(
+            base_policy, self.envs[0].observation_space, self.envs[0].action_space
         )
+        self.single_action_space = actions
+        self.single_observation_space = gym.spaces.Dict(
+            {**observations.spaces, BASE_ACTION: actions}
+        )
+        self._low, self._high = actions.low, actions.high
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.base_policy = base_policy
@@ -63,7 +66,8 @@ class BaseActionVectorEnv(VectorEnv):
         self, *, seed: int | Sequence[int | None] | None = None, options: dict | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         seeds = seed_per_env(seed, self.num_envs)
-        observations, infos = [], {}
+        observations: list[Observation] = []
+        infos: dict[str, Any] = {}
         for i in range(self.num_envs):
             observation, info = self._reset_env(i, seeds[i])
             observations.append(observation)
@@ -74,7 +78,8 @@ class BaseActionVectorEnv(VectorEnv):
     def step(
         self, actions: np.ndarray
     ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations, infos = [], {}
+        observations: list[Observation] = []
+        infos: dict[str, Any] = {}
         rewards = np.zeros(self.num_envs, dtype=np.float32)
         terminated = np.zeros(self.num_envs, dtype=bool)
         truncated = np.zeros(self.num_envs, dtype=bool)
@@ -104,8 +109,7 @@ class BaseActionVectorEnv(VectorEnv):
 
     def _with_base_action(self, observations: Sequence[Mapping[str, np.ndarray]]) -> Observation:
         batch = {key: np.stack([o[key] for o in observations]) for key in observations[0]}
-        space = self.single_action_space
-        batch[BASE_ACTION] = np.clip(self.chunks.act(batch, self._tasks), space.low, space.high)
+        batch[BASE_ACTION] = np.clip(self.chunks.act(batch, self._tasks), self._low, self._high)
         return batch
 
 
@@ -123,15 +127,17 @@ def seed_per_env(seed: int | Sequence[int | None] | None, num_envs: int) -> list
 
 def check_policy_matches(
     policy: BasePolicy, observation_space: gym.Space, action_space: gym.Space
-) -> None:
-    """Refuse a policy that cannot act in this environment, naming what differs.
+) -> tuple[gym.spaces.Dict, gym.spaces.Box]:
+    """The environment's spaces; a policy that cannot act in them is refused, naming what differs.
 
     Raises:
-        ValueError: another action dimension, or an observation that the environment lacks or has
+        ValueError: spaces of another kind than Dict and Box, another action dimension, or an observation that the environment lacks or has
             in another shape.
     """
     if not isinstance(observation_space, gym.spaces.Dict):
         raise ValueError(f"the environment's observations must be a Dict, not {observation_space}")
+    if not isinstance(action_space, gym.spaces.Box):
+        raise ValueError(f"the environment's actions must be a Box, not {action_space}")
     if (policy.action_dim,) != action_space.shape:
         raise ValueError(
             f"the base policy acts in {policy.action_dim} dimensions but the environment takes "
@@ -146,6 +152,9 @@ def check_policy_matches(
                 f"{sorted(observation_space.spaces)} (cameras are chosen with --env.cameras)"
             )
         # images are declared channel-first by LeRobot and given channel-last by environments
-        given = space.shape if len(space.shape) != 3 else (space.shape[2], *space.shape[:2])
+        given = tuple(space.shape or ())
+        if len(given) == 3:
+            given = (given[2], *given[:2])
         if tuple(shape) != given:
             raise ValueError(f"the base policy needs {key!r} of shape {tuple(shape)}, not {given}")
+    return observation_space, action_space

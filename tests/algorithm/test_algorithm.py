@@ -238,8 +238,12 @@ def test_a_nan_stops_the_update_names_it_and_saves_the_batch(build, tmp_path):
     poison = {"columns": columns, "episode_lengths": batch["episode_lengths"], "buffer": "online"}
     sac.update(batches=[poison])
     before = weights(algorithm)
-    with pytest.raises(RuntimeError, match=r"critic_loss is not finite.*the batch is in .*safetens"):
+    with pytest.raises(
+        RuntimeError, match=r"critic_loss is not finite.*the batch is in .*safetens"
+    ):
         sac.update(num_updates=200, failure_dir=str(tmp_path))
     assert list(tmp_path.glob("nonfinite_critic_loss_*.safetensors"))
-    assert all(torch.isfinite(v).all() for v in weights(algorithm).values() if v.is_floating_point())
+    assert all(
+        torch.isfinite(v).all() for v in weights(algorithm).values() if v.is_floating_point()
+    )
     assert before.keys() == weights(algorithm).keys()

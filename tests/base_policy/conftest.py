@@ -31,9 +31,7 @@ def save_act(directory: Path, seed: int = 0) -> Path:
         use_vae=False,
         latent_dim=8,
         pretrained_backbone_weights=None,
-        normalization_mapping={
-            name: NormalizationMode.MEAN_STD for name in ("STATE", "ENV", "ACTION")
-        },
+        normalization_mapping=dict.fromkeys(("STATE", "ENV", "ACTION"), NormalizationMode.MEAN_STD),
         input_features={
             STATE: PolicyFeature(FeatureType.STATE, (8,)),
             ENVIRONMENT_STATE: PolicyFeature(FeatureType.ENV, (24,)),

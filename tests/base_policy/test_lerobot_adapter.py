@@ -29,7 +29,8 @@ def test_answers_are_lerobots_own_chunks(act_directory, make_observations):
         expected = post(act.predict_action_chunk(pre(batch))[:, :4]).numpy()
     answer = infer(policy, observations)
     assert isinstance(policy, BasePolicy)
-    assert answer.dtype == np.float32 and answer.shape == (8, 4, 7)
+    assert answer.dtype == np.float32
+    assert answer.shape == (8, 4, 7)
     np.testing.assert_array_equal(answer, expected)
     assert np.ptp(answer, axis=0).min() > 1e-3  # rows differ: equality above is no accident
 
@@ -39,9 +40,7 @@ def test_a_row_does_not_depend_on_its_company(act_directory, make_observations, 
     policy = load_base_policy(act_directory)
     observations = make_observations(mates + 1, mates)
     together = infer(policy, observations)
-    alone = np.concatenate(
-        [infer(policy, rows_of(observations, [i])) for i in range(mates + 1)]
-    )
+    alone = np.concatenate([infer(policy, rows_of(observations, [i])) for i in range(mates + 1)])
     np.testing.assert_array_equal(together, alone)
     order = np.random.default_rng(mates).permutation(mates + 1)
     np.testing.assert_array_equal(infer(policy, rows_of(observations, order)), alone[order])
@@ -127,7 +126,7 @@ def test_weights_of_another_shape_are_refused(act_directory, tmp_path):
 def test_bad_observations_are_refused(act_directory, make_observations):
     policy = load_base_policy(act_directory)
     observations = make_observations(2, 0)
-    with pytest.raises(ValueError, match="needs 'observation.environment_state'"):
+    with pytest.raises(ValueError, match=r"needs 'observation\.environment_state'"):
         policy.infer({"observation.state": observations["observation.state"]}, ["", ""], [0, 1])
     with pytest.raises(ValueError, match=r"has shape \(2, 8\).*for 3 tasks"):
         policy.infer(observations, [""] * 3, [0, 1, 2])

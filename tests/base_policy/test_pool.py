@@ -76,9 +76,7 @@ def test_a_request_larger_than_a_batch_is_answered(pool, inline, make_observatio
     np.testing.assert_array_equal(ask(pool.client(), request), ask(inline, request))
 
 
-def test_client_works_in_another_process_and_behind_a_chunk_cache(
-    pool, inline, make_observations
-):
+def test_client_works_in_another_process_and_behind_a_chunk_cache(pool, inline, make_observations):
     @ray.remote(num_cpus=0.5)
     def act(client, observations):
         cache = ChunkCache(client, num_envs=3)
@@ -95,7 +93,7 @@ def test_client_works_in_another_process_and_behind_a_chunk_cache(
 def test_a_bad_request_is_refused_and_spoils_no_other(pool, inline, make_observations):
     client = pool.client()
     good = make_observations(2, seed=5)
-    with pytest.raises(ValueError, match="needs \\['observation.environment_state'\\]"):
+    with pytest.raises(ValueError, match=r"needs \['observation\.environment_state'\]"):
         client.infer({"observation.state": good["observation.state"]}, ["", ""], [0, 1])
     bad = {**good, "observation.state": np.zeros((2, 9), dtype=np.float32)}
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
@@ -125,12 +123,13 @@ def test_a_killed_replica_is_survived_and_comes_back(pool, inline, make_observat
         for future in running:
             for i, answer in enumerate(future.result()):
                 np.testing.assert_array_equal(answer, expected[i % len(requests)])
-    # Ray restarts it: asking it by name waits for that
-    name = pool._names[0]
-    reborn = ray.get_actor(name, namespace=NAMESPACE)
-    metrics = ray.get(reborn.metrics.remote(), timeout=60)
-    assert metrics["pid"] not in pids
+    pool.wait_until_ready(timeout_s=300)
+    reborn = [replica["pid"] for replica in pool.metrics()["replicas"]]
+    assert reborn[0] not in pids
+    assert reborn[1] == pids[1]
+    client._less_loaded = lambda names: names[0]
     np.testing.assert_array_equal(ask(client, requests[0]), expected[0])
+    assert pool.metrics()["replicas"][0]["batch_sizes"] == {2: 1}
 
 
 def test_the_less_loaded_of_two_is_chosen(pool):
@@ -142,8 +141,14 @@ def test_the_less_loaded_of_two_is_chosen(pool):
     assert {client._less_loaded([busy, idle]) for _ in range(10)} == {busy}
 
 
-def test_stop_leaves_no_actors_and_clients_say_so(act_directory, make_observations):
-    pool = BasePolicyPool(act_directory, num_replicas=2, num_cpus=0.1)
+def test_a_bad_checkpoint_is_refused_before_any_actor_starts(tmp_path):
+    with pytest.raises(FileNotFoundError, match="not a directory"):
+        BasePolicyPool(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="num_replicas must be at least 1"):
+        BasePolicyPool(num_replicas=0)
+
+
+def test_stop_leaves_no_actors_and_clients_say_so(pool, make_observations):  # the pool's last test
     client, names = pool.client(), pool._names
     ask(client, make_observations(1, 0))
     pool.stop()
@@ -154,10 +159,3 @@ def test_stop_leaves_no_actors_and_clients_say_so(act_directory, make_observatio
         with pytest.raises(ConnectionError, match="no base-policy replica answered"):
             ask(late, make_observations(1, 0))
     pool.stop()
-
-
-def test_a_bad_checkpoint_is_refused_before_any_actor_starts(tmp_path):
-    with pytest.raises(FileNotFoundError, match="not a directory"):
-        BasePolicyPool(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="num_replicas must be at least 1"):
-        BasePolicyPool(num_replicas=0)

@@ -28,9 +28,7 @@ def test_round_trip(cache):
     assert env_steps == 17
 
 
-@pytest.mark.parametrize(
-    "key", ["environment", "base_policy", "warmup_steps", "format_version"]
-)
+@pytest.mark.parametrize("key", ["environment", "base_policy", "warmup_steps", "format_version"])
 def test_a_foreign_cache_is_refused_by_name(cache, key):
     other = OfflineCache(cache.folder, IDENTITY)
     other.identity[key] = "something else"

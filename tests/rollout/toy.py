@@ -7,7 +7,7 @@ import numpy as np
 
 
 class CountingEnv(gym.Env):
-    """Observation (episode number, step); truncated after `length` steps; init state id = episode."""
+    """Observation (episode number, step); truncated after `length` steps."""
 
     def __init__(self, length: int = 5) -> None:
         self.length = length
