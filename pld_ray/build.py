@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import pathlib
@@ -13,6 +15,7 @@ import envs
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
 from pld_ray.base_policy import load_base_policy
+from pld_ray.base_policy.checkpoint import open_checkpoint
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.rollout.vector_env import check_policy_matches
 
@@ -49,10 +52,27 @@ def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
 
 
 def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
-    """Where collected base-policy data is kept: the setting, or `cache/<task>` beside the run."""
+    """Where collected base-policy data is kept: the setting, or a folder beside the run's.
+
+    The latter is named after everything the data depends on, so that runs share it or miss it.
+    """
     if config.offline_cache is not None:
         return pathlib.Path(config.offline_cache).resolve()
-    return pathlib.Path(config.output_dir).resolve().parent / "cache" / config.env.task
+    algorithm = config.algorithm
+    identity = {
+        "env": asdict(config.env),
+        "base_policy": open_checkpoint(config.policy.path).fingerprint(),
+        "collection": [
+            algorithm.offline_episodes,
+            algorithm.warmup_steps,
+            config.collection_seed,
+            config.runners.num_env_runners,
+            config.runners.num_envs_per_env_runner,
+        ],
+    }
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    parent = pathlib.Path(config.output_dir).resolve().parent
+    return parent / "cache" / f"{config.env.task}-{digest}"
 
 
 def check_environment(config: TrainConfig) -> None:

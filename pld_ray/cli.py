@@ -50,12 +50,14 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 2
 
+    from pld_ray.algorithm.learner import NonFiniteTrainingError
     from pld_ray.config import ConfigError
+    from pld_ray.rollout.offline_cache import OfflineCacheError
     from pld_ray.run_dir import RunError
 
     try:
         return run_train(args) if command == "train" else run_eval(args)
-    except (ConfigError, RunError) as error:
+    except (ConfigError, RunError, OfflineCacheError, NonFiniteTrainingError) as error:
         print(f"pld-ray: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

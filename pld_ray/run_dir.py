@@ -28,17 +28,21 @@ class RunDir:
         self.path = pathlib.Path(path).resolve()
         self.checkpoints = self.path / "checkpoints"
 
-    def create(self, config: TrainConfig) -> None:
-        """Make the folder of a new run.
+    def check_new(self) -> None:
+        """Make the folder unless it already holds a run.
 
         Raises:
-            ConfigError: it already holds a run.
+            ConfigError: it does.
         """
         if (self.path / "config.yaml").exists():
             raise ConfigError(
                 f"output_dir={self.path} already holds a run: continue it with "
                 f"--resume={self.path}, or choose another --output_dir"
             )
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def create(self, config: TrainConfig) -> None:
+        """Write the configuration: from here on the folder holds a run."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         (self.path / "config.yaml").write_text(dump_config(config))
 

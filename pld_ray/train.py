@@ -78,9 +78,11 @@ def train(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[str, 
     run = RunDir(resume or config.output_dir)
     check_environment(config)
     if resume is None:
-        run.create(config)
+        run.check_new()
     logger = setup_logging(run.path)
     tracker = open_tracker(config, run)
+    if resume is None:
+        run.create(config)
     own_ray = start_ray(config)
     algorithm = None
     status = "FAILED"

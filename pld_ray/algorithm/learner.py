@@ -20,6 +20,10 @@ from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
 UPDATE_STATE = "residual_sac_update"
 
 
+class NonFiniteTrainingError(RuntimeError):
+    """Training stopped at a loss that is not finite; the message names it and the saved batch."""
+
+
 class ResidualSACLearner(TorchLearner):
     """Owns the replay beside the networks and makes many gradient steps per call."""
 
@@ -77,7 +81,7 @@ class ResidualSACLearner(TorchLearner):
             failure_dir: folder for the offending batch when a loss is not finite.
 
         Raises:
-            RuntimeError: a loss is not finite; the message names it and the saved batch.
+            NonFiniteTrainingError: a loss is not finite; the message names it and the saved batch.
         """
         self._check_is_built()
         params = self.config.residual_sac_params()
@@ -98,7 +102,7 @@ class ResidualSACLearner(TorchLearner):
             try:
                 stats = self.sac.run(num_updates)
             except NonFiniteLossError as error:
-                raise RuntimeError(describe_failure(error, failure_dir)) from error
+                raise NonFiniteTrainingError(describe_failure(error, failure_dir)) from error
             for name, value in stats.items():
                 self.metrics.log_value((DEFAULT_MODULE_ID, name), value, window=1)
             self.metrics.log_value(

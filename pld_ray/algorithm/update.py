@@ -110,6 +110,7 @@ class ResidualSACUpdate:
         self.action_high = getattr(networks, "action_high", 1.0)
         self.device = networks.log_alpha.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.target_entropy = self._entropy_target()
         self.updates = 0
         if checks_at_once is None:
             checks_at_once = 1 if self.device.type == "cpu" else CHECKS_AT_ONCE_ON_GPU
@@ -135,6 +136,7 @@ class ResidualSACUpdate:
         params = self.params
         self.figures.clear()
         self._unchecked = []
+        self.target_entropy = self._entropy_target()
         for _ in range(num_updates):
             self.step(self.replay.sample(params.batch_size, params.n_step, params.gamma))
         self._check_pending()
@@ -200,18 +202,12 @@ class ResidualSACUpdate:
 
     def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
         """(18), (19), with log alpha kept above its floor."""
-        networks, params = self.networks, self.params
-        target_entropy = losses.entropy_target(
-            networks.residual_dims,
-            params.target_entropy,
-            networks.residual_scale,
-            params.scale_entropy_target,
-        )
-        loss = losses.temperature_loss(networks.log_alpha, log_prob, target_entropy)
+        log_alpha = self.networks.log_alpha
+        loss = losses.temperature_loss(log_alpha, log_prob, self.target_entropy)
         self._descend("temperature", loss, batch)
         with torch.no_grad():
-            networks.log_alpha.clamp_(min=params.log_alpha_min)
-            self.figures.record("alpha", networks.log_alpha.exp())
+            log_alpha.clamp_(min=self.params.log_alpha_min)
+            self.figures.record("alpha", log_alpha.exp())
 
     def update_target(self) -> None:
         """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
@@ -231,6 +227,15 @@ class ResidualSACUpdate:
             (num_candidates, *mean.shape), generator=self.generator, device=self.device
         )
         return losses.sample_residual(mean, log_std, noise, self.networks.residual_dims)
+
+    def _entropy_target(self) -> Tensor:
+        """H_tgt for the beta in force; beta changes between runs, not within one."""
+        return losses.entropy_target(
+            self.networks.residual_dims,
+            self.params.target_entropy,
+            self.networks.residual_scale,
+            self.params.scale_entropy_target,
+        )
 
     def _compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
         networks = self.networks

@@ -131,8 +131,8 @@ def check_policy_matches(
     """The environment's spaces; a policy that cannot act in them is refused, naming what differs.
 
     Raises:
-        ValueError: spaces of another kind than Dict and Box, another action dimension, or an observation that the environment lacks or has
-            in another shape.
+        ValueError: spaces of another kind than Dict and Box, another action dimension, or an
+            observation that the environment lacks or has in another shape.
     """
     if not isinstance(observation_space, gym.spaces.Dict):
         raise ValueError(f"the environment's observations must be a Dict, not {observation_space}")

@@ -1,0 +1,110 @@
+"""Which exploration lets a residual learn: the experiment behind the shipped defaults.
+
+    python -m experiments.studies.exploration --output_dir=outputs/exploration
+
+Every variant is the default task with one thing changed, same seed, same collected base data, same
+evaluation on the validation states. Writes `exploration.csv` (success over environment steps) and
+`exploration.png` into `--results_dir`. Finished variants are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import pathlib
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from pld_ray.cli import main as pld_ray
+from pld_ray.tracking.history import read_history
+
+VARIANTS: dict[str, list[str]] = {
+    "default: AR(1) 0.9, xyz": [],
+    "white noise": ["--algorithm.exploration_noise=white"],
+    "held 8 steps": ["--algorithm.exploration_noise=held"],
+    "all 7 dimensions": ["--algorithm.residual_dims=[]"],
+    "residual_scale 0.5": ["--algorithm.residual_scale=0.5"],
+    "entropy in the target": ["--algorithm.backup_entropy=true"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output_dir", type=pathlib.Path, default="outputs/exploration")
+    parser.add_argument("--results_dir", type=pathlib.Path, default="experiments/results")
+    parser.add_argument("--total_steps", type=int, default=16_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
+    args = parser.parse_args()
+    for name in args.only:
+        folder = args.output_dir / slug(name)
+        if (folder / "summary.json").exists():
+            continue
+        status = pld_ray(
+            [
+                "train",
+                "--config_path=experiments/presets/tabletop.yaml",
+                f"--output_dir={folder}",
+                f"--total_steps={args.total_steps}",
+                f"--seed={args.seed}",
+                "--runners.num_env_runners=1",
+                "--evaluation.interval_steps=2000",
+                "--evaluation.held_states=50",
+                "--checkpoint.interval_steps=0",
+                "--tracking.enabled=false",
+                *VARIANTS[name],
+            ]
+        )
+        if status:
+            raise SystemExit(status)
+    curves = {
+        name: curve(args.output_dir / slug(name) / "metrics.jsonl")
+        for name in VARIANTS
+        if (args.output_dir / slug(name) / "summary.json").exists()
+    }
+    args.results_dir.mkdir(parents=True, exist_ok=True)
+    write_csv(curves, args.results_dir / "exploration.csv")
+    plot(curves, args.results_dir / "exploration.png")
+
+
+def slug(name: str) -> str:
+    """A folder name for a variant."""
+    return "".join(c if c.isalnum() else "_" for c in name.lower())
+
+
+def curve(path: pathlib.Path) -> list[tuple[int, float]]:
+    """(environment steps, validation success) of each evaluation."""
+    rows = read_history(path)
+    key = "eval/residual_success"
+    return [(row["env_steps"], row[key]) for row in rows if row.get(key) is not None]
+
+
+def write_csv(curves: dict[str, list[tuple[int, float]]], path: pathlib.Path) -> None:
+    """One row per evaluation."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["variant", "env_steps", "validation_success"])
+        for name, points in curves.items():
+            writer.writerows([name, steps, f"{success:.2f}"] for steps, success in points)
+
+
+def plot(curves: dict[str, list[tuple[int, float]]], path: pathlib.Path) -> None:
+    """All variants in one picture."""
+    figure = Figure(figsize=(9, 5), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    for name, points in curves.items():
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=name)
+    axes.set(
+        xlabel="environment steps",
+        ylabel="success on the validation states",
+        ylim=(-0.02, 1.02),
+        title="One change at a time from the default",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    FigureCanvasAgg(figure).print_png(str(path))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""`pld-ray train` and `eval` as a user runs them, small."""
+
+from __future__ import annotations
+
+import json
+import resource
+
+import pytest
+import ray
+from mlflow.tracking import MlflowClient
+
+from pld_ray import train as train_module
+from pld_ray.algorithm.algorithm import PROGRESS_FILE
+from pld_ray.cli import main
+from pld_ray.run_dir import RunDir, RunError
+
+SMALL = [
+    "--env.task=lift_the_can",
+    "--env.episode_length=60",
+    "--algorithm.offline_episodes=1",
+    "--algorithm.warmup_steps=100",
+    "--algorithm.batch_size=16",
+    "--algorithm.hidden_dims=[16,16]",
+    "--runners.num_env_runners=0",
+    "--runners.sample_steps=60",
+    "--evaluation.interval_steps=600",
+    "--evaluation.held_states=3",
+    "--evaluation.validation_states=2",
+    "--checkpoint.interval_steps=500",
+    "--checkpoint.keep=1",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["train", *SMALL, "--total_steps=1300", f"--output_dir={folder}"]) == 0
+    return folder
+
+
+def test_a_run_leaves_everything_it_promises(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["env_steps"] >= 1300
+    assert summary["updates"] > 0
+    assert 0 <= summary["base_success"] <= 1
+    info = json.loads((finished / "eval_info.json").read_text())
+    assert info["overall"]["n_episodes"] == 3
+    assert info["overall"]["pc_success"] == pytest.approx(100 * summary["residual_success"])
+    assert info["base"]["overall"]["pc_success"] == pytest.approx(100 * summary["base_success"])
+    assert (finished / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert "checkpoint" in (finished / "train.log").read_text()
+    names = {p.name for p in (finished / "checkpoints").iterdir()}
+    assert {"best", "final"} <= names
+    assert len([n for n in names if n.startswith("step_")]) == 1  # keep=1
+    client = MlflowClient(summary["mlflow_tracking_uri"])
+    run = client.get_run(summary["mlflow_run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["algorithm.batch_size"] == "16"
+    assert run.data.metrics["eval/held_residual_success"] == summary["residual_success"]
+    artifacts = {a.path for a in client.list_artifacts(summary["mlflow_run_id"])}
+    assert {"eval_info.json", "learning_curve.png", "config.yaml", "train.log"} <= artifacts
+
+
+def test_eval_of_a_checkpoint_agrees_with_the_run(finished, capsys):
+    checkpoint = finished / "checkpoints" / "best"
+    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=3"]) == 0
+    ours = json.loads((finished / "eval" / "best" / "eval_info.json").read_text())
+    run = json.loads((finished / "eval_info.json").read_text())
+    for key in ("success", "sum_reward", "length", "init_state_id"):
+        assert [e[key] for e in ours["episodes"]] == [e[key] for e in run["episodes"]]
+
+
+def test_an_existing_run_is_not_overwritten(finished, capsys):
+    assert main(["train", *SMALL, f"--output_dir={finished}"]) == 2
+    assert "already holds a run: continue it with --resume" in capsys.readouterr().err
+
+
+def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    record = train_module.TrainingLoop.record
+
+    def record_then_stop(self, row, env_steps=None):
+        record(self, row, env_steps)
+        if self.algorithm.updates:
+            signal_self()
+
+    def signal_self():
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module.TrainingLoop, "record", record_then_stop)
+        assert main(["train", *SMALL, "--total_steps=2000", f"--output_dir={folder}"]) == 0
+    assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
+    assert not (folder / "summary.json").exists()
+    run_id = json.loads((folder / "mlflow_run.json").read_text())["run_id"]
+    before = json.loads((folder / "checkpoints/interrupted" / PROGRESS_FILE).read_text())
+
+    assert main(["train", f"--resume={folder}", "--total_steps=2000"]) == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["mlflow_run_id"] == run_id
+    assert summary["env_steps"] >= 2000
+    assert summary["updates"] > before["updates"] > 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["env_steps"] for row in rows]
+    assert steps == sorted(steps)
+    assert MlflowClient(summary["mlflow_tracking_uri"]).get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
+    from pld_ray.build import build_algorithm
+
+    run = RunDir(finished)
+    config = run.load_config()
+    config.tracking.enabled = False
+    algorithm = build_algorithm(config)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        algorithm.load_checkpoint(str(finished / "checkpoints" / "final"))
+        before = sorted(p.name for p in run.checkpoints.iterdir())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))  # writes fail as on a full disk
+        with pytest.raises(RunError, match=r"cannot write checkpoint .*best.*last good checkpoint"):
+            run.save_checkpoint(algorithm, "best", {})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert sorted(p.name for p in run.checkpoints.iterdir()) == before
+        algorithm.load_checkpoint(str(finished / "checkpoints" / "best"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        algorithm.stop()
+
+
+def test_a_foreign_folder_is_not_a_checkpoint(tmp_path, capsys):
+    (tmp_path / "checkpoint").mkdir()
+    assert main(["eval", f"--checkpoint={tmp_path / 'checkpoint'}"]) == 2
+    assert "is not a pld-ray checkpoint" in capsys.readouterr().err
+
+
+def test_an_unreachable_tracking_server_is_one_sentence_before_training(tmp_path, capsys):
+    argv = ["train", *SMALL, f"--output_dir={tmp_path / 'run'}"]
+    assert main([*argv, "--tracking.uri=http://127.0.0.1:9"]) == 2
+    error = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in error
+    assert "--tracking.enabled=false" in error
+    # the folder is not taken: the same command works once the server is up
+    assert not (tmp_path / "run" / "config.yaml").exists()
