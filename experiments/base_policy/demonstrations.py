@@ -27,10 +27,13 @@ class Disturbance:
     Attributes:
         std: of the push, in action units; each episode draws its own strength from [0, std].
         correlation: of consecutive pushes, AR(1).
+        helped: fraction of episodes in which, besides, a helper's hand leads the arm onto the true
+            place of the object while the demonstrator goes on commanding what it believes.
     """
 
     std: float = 0.6
     correlation: float = 0.9
+    helped: float = 0.5
 
 
 def record(
@@ -39,7 +42,7 @@ def record(
     perception: Perception,
     disturbance: Disturbance,
     seed: int,
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, int]]:
     """Write demonstrations of all five tasks to a new LeRobotDataset at `root`, failures too.
 
     Returns:
@@ -87,6 +90,7 @@ def _record_episode(
     """One demonstration; its length and whether it succeeded."""
     observation, _ = env.reset(seed=env_seed)
     strength = disturbance.std * rng.random()
+    helped = rng.random() < disturbance.helped
     rho = disturbance.correlation
     push = np.zeros(3)
     length, success, truncated = 0, False, False
@@ -95,7 +99,9 @@ def _record_episode(
         dataset.add_frame({**observation, ACTION: command, "task": env.task_description})
         push = rho * push + np.sqrt(1 - rho**2) * rng.standard_normal(3)
         executed = command.copy()
-        executed[:3] = np.clip(command[:3] + strength * push, -1.0, 1.0)
+        if helped and not demonstrator.is_lifted():
+            executed[:2] = demonstrator.true_move()
+        executed[:3] = np.clip(executed[:3] + strength * push, -1.0, 1.0)
         observation, _, success, truncated, _ = env.step(executed)
         length += 1
     dataset.save_episode()

@@ -70,10 +70,10 @@ class Demonstrator:
         self._gain = gain
         self._grasp = next(g for name, g in GRASPS.items() if name in env.task_name)
 
-    def seen_error(self) -> np.ndarray:
-        """Seen minus true position of the object in the plane [2], metres."""
+    def true_move(self) -> np.ndarray:
+        """What a demonstrator without error would command in the plane [2], in [-1, 1]."""
         view = self._env.expert_view()
-        return self._see(view) - view["target_pos"][:2]
+        return np.clip(self._towards(view["target_pos"], view["eef_pos"])[:2], -1.0, 1.0)
 
     def is_lifted(self) -> bool:
         """The object has left the table."""

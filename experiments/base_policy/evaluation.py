@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from demonstrations import SUITE
-from demonstrator import STEP_LENGTH, Demonstrator
+from demonstrator import Demonstrator
 
 import envs
 from envs.experts import Perception
 from pld_ray.base_policy import BasePolicy, ChunkCache
 
-Residual = Callable[[envs.LiberoEnv], np.ndarray]
+Residual = Callable[[envs.LiberoEnv, np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def evaluate(
     init_state_ids: Sequence[int],
     residual: Residual | None = None,
 ) -> Outcome:
-    """One episode from each init state; `residual` [7] is added to the base action and clipped."""
+    """One episode from each init state; `residual` [7] is added to the base action; clipped."""
     env = envs.LiberoEnv(SUITE, task)
     cache = ChunkCache(policy, num_envs=1)
     success, length = [], []
@@ -50,10 +50,10 @@ def evaluate(
         steps = 0
         while not (done or truncated):
             batch = {key: value[None] for key, value in observation.items()}
-            action = cache.act(batch, [env.task_description])[0]
+            action = np.clip(cache.act(batch, [env.task_description])[0], -1.0, 1.0)
             if residual is not None:
-                action = action + residual(env)
-            observation, _, done, truncated, _ = env.step(np.clip(action, -1.0, 1.0))
+                action = np.clip(action + residual(env, action), -1.0, 1.0)
+            observation, _, done, truncated, _ = env.step(action)
             steps += 1
         success.append(done)
         length.append(steps)
@@ -61,19 +61,14 @@ def evaluate(
     return Outcome(np.array(success), np.array(length))
 
 
-def oracle_residual(perception: Perception, gain: float, authority: float = 1.0) -> Residual:
-    """Undoes the demonstrator's perception error in the plane, within +-`authority`.
+def oracle_residual(env: envs.LiberoEnv, base_action: np.ndarray) -> np.ndarray:
+    """A residual [7] within +-1 that leads the hand over the true object until it is lifted.
 
-    It knows the error and nothing else: height, rotation, gripper and timing stay the base's.
-    It acts until the object is lifted off the table.
+    It acts on the two translations in the plane; height, rotation, gripper and timing stay the
+    base's. So its success says how much of what the base gets wrong a residual can repair.
     """
-
-    def residual(env: envs.LiberoEnv) -> np.ndarray:
-        delta = np.zeros(7, dtype=np.float32)
-        demonstrator = Demonstrator(env, perception, gain)
-        if not demonstrator.is_lifted():
-            error = demonstrator.seen_error()
-            delta[:2] = np.clip(-gain * error / STEP_LENGTH, -authority, authority)
-        return delta
-
-    return residual
+    delta = np.zeros(7, dtype=np.float32)
+    demonstrator = Demonstrator(env, Perception())
+    if not demonstrator.is_lifted():
+        delta[:2] = np.clip(demonstrator.true_move() - base_action[:2], -1.0, 1.0)
+    return delta

@@ -28,7 +28,6 @@ from envs.experts import Perception
 from pld_ray.base_policy import EMBEDDED_ACT, load_base_policy
 
 DEFAULT_TASK = "pick_up_the_can_and_place_it_in_the_bin"
-GAIN = 1.5
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -41,7 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--episodes-per-task", type=int, default=60)
     parser.add_argument("--updates", type=int, default=Training.updates)
     parser.add_argument(
-        "--scale-error", type=float, default=0.35, help="see envs.experts.Perception"
+        "--scale-error", type=float, default=0.43, help="see envs.experts.Perception"
     )
     parser.add_argument("--disturbance", type=float, default=Disturbance.std)
     parser.add_argument("--eval-only", action="store_true", help="evaluate what --output holds")
@@ -58,7 +57,7 @@ def main() -> None:
     if not arguments.eval_only:
         provenance = make(arguments, perception)
     provenance["fingerprint"] = load_base_policy(arguments.output).fingerprint
-    provenance["evaluation"] = evaluate_all(arguments, perception)
+    provenance["evaluation"] = evaluate_all(arguments)
     if not arguments.eval_only:
         write_provenance(arguments.output, provenance)
 
@@ -101,7 +100,7 @@ def make(arguments: argparse.Namespace, perception: Perception) -> dict[str, Any
     }
 
 
-def evaluate_all(arguments: argparse.Namespace, perception: Perception) -> dict[str, Any]:
+def evaluate_all(arguments: argparse.Namespace) -> dict[str, Any]:
     """Success per task on the held init states; the default task also with the oracle."""
     policy = load_base_policy(arguments.output)
     results = {}
@@ -110,7 +109,7 @@ def evaluate_all(arguments: argparse.Namespace, perception: Perception) -> dict[
         states = np.arange(min(wanted, envs.LiberoEnv(SUITE, task).num_init_states))
         results[task] = {"base": evaluate(policy, task, states).summary()}
         print(task, results[task]["base"], flush=True)
-        oracle = evaluate(policy, task, states, oracle_residual(perception, GAIN))
+        oracle = evaluate(policy, task, states, oracle_residual)
         results[task]["base_and_oracle_residual"] = oracle.summary()
         print(task, "with the oracle's residual", oracle.summary(), flush=True)
     return results

@@ -20,7 +20,7 @@ from lerobot.policies.act.modeling_act import ACTPolicy
 class Training:
     """How the policy is fitted: AdamW, cosine learning rate with a short warm-up."""
 
-    updates: int = 3000
+    updates: int = 4000
     batch_size: int = 128
     learning_rate: float = 1.5e-3
     warmup: int = 200

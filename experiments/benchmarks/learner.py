@@ -1,8 +1,8 @@
 """Gradient updates per second of the learner, beside bare PyTorch, LeRobot and RLlib.
 
 Observation 64, action 7, batch 256, two critics and an actor of 256-256 with ReLU, one critic and
-one actor step per update, sampling included, one CPU thread. All contestants run in one process,
-in turns; a figure is the median over the turns, so that a busy neighbour disturbs all alike.
+one actor step per update, sampling included, one CPU thread. All contestants run in one process, in
+many short turns, and each figure is a median over turns: a busy neighbour disturbs all alike.
 
     python experiments/benchmarks/learner.py --json
 """
@@ -36,6 +36,7 @@ from learner_baselines import (
     SeparateCritics,
     bare_loop,
     lerobot_sac,
+    shut_down_ray,
 )
 
 from pld_ray.algorithm.params import ResidualSACParams
@@ -86,6 +87,7 @@ class Ours:
     def __init__(self, name: str, otf_candidates: int) -> None:
         self.name = name
         params = ResidualSACParams(
+            actor_delay_updates=0,
             residual_dims=[],
             batch_size=BATCH,
             n_step=1,
@@ -137,16 +139,21 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
     seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     for _ in range(rounds):
         for contestant in contestants:
-            share = num_updates if not contestant.name.startswith("rllib") else num_updates // 4
+            share = (
+                num_updates if not contestant.name.startswith("rllib") else max(1, num_updates // 3)
+            )
             seconds[contestant.name].append(timed(contestant.run, share))
     for contestant in contestants:
         if isinstance(contestant, RLlibSAC):
             contestant.stop()
 
+    if with_rllib:
+        shut_down_ray()
+
     median = {name: statistics.median(values) for name, values in seconds.items()}
 
     def ratio(of: str, over: str = "ours") -> float:
-        return statistics.median(a / b for a, b in zip(seconds[of], seconds[over], strict=True))
+        return median[of] / median[over]
 
     figures = {f"{name}_updates_per_s": 1 / value for name, value in median.items()}
     best_bare = min(("bare_separate", "bare_batched"), key=lambda name: median[name])
@@ -161,8 +168,8 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--updates", type=int, default=40, help="updates per contestant and round")
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--updates", type=int, default=10, help="updates per contestant and round")
     parser.add_argument("--skip-rllib", action="store_true")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     args = parser.parse_args()

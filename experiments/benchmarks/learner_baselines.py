@@ -257,6 +257,13 @@ class RLlibSAC:
         self.algorithm.stop()
 
 
+def shut_down_ray() -> None:
+    """End the local Ray that `RLlibSAC` started."""
+    import ray
+
+    ray.shutdown()
+
+
 def equal_nets_spec() -> Any:
     """RLlib's SAC module with the plain 256-256 networks of the other contestants."""
     from ray.rllib.algorithms.sac.torch.default_sac_torch_rl_module import DefaultSACTorchRLModule

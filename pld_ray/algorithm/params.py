@@ -73,6 +73,9 @@ class ResidualSACParams:
     """Gradient steps (critic updates) per stored environment step."""
     critic_actor_update_ratio: int = 2
     """Critic steps per actor (and temperature) step, >= 1."""
+    actor_delay_updates: int = 1_500
+    """Critic steps before the first actor step: the critic first sees explored actions, where its
+    gradient in the action means something."""
     actor_lr: float = 5e-4
     critic_lr: float = 5e-4
     temperature_lr: float = 3e-4
@@ -109,7 +112,7 @@ class ResidualSACParams:
     """Add sum(log(beta * residual_dims)) to the target entropy: that of the scaled residual."""
     residual_penalty: float = 0.0
     """Weight of ||delta||^2 in the actor loss."""
-    log_std_init: float = -0.5
+    log_std_init: float = -1.0
     log_std_min: float = -5.0
     log_std_max: float = 2.0
 
@@ -167,6 +170,7 @@ class ResidualSACParams:
         need(0 < self.tau <= 1, "tau", "in (0, 1]")
         need(self.utd >= 0, "utd", ">= 0")
         need(self.critic_actor_update_ratio >= 1, "critic_actor_update_ratio", ">= 1")
+        need(self.actor_delay_updates >= 0, "actor_delay_updates", ">= 0")
         for name in ("actor_lr", "critic_lr", "temperature_lr", "temperature_init"):
             need(getattr(self, name) > 0, name, "> 0")
         need(self.weight_decay >= 0, "weight_decay", ">= 0")

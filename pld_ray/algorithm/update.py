@@ -146,7 +146,8 @@ class ResidualSACUpdate:
         """One critic step, the actor and temperature steps if they are due, and the target."""
         x = self.networks.normalizer(batch["observation"])
         self.update_critic(batch, x)
-        if (self.updates + 1) % self.params.critic_actor_update_ratio == 0:
+        due = (self.updates + 1) % self.params.critic_actor_update_ratio == 0
+        if due and self.updates >= self.params.actor_delay_updates:
             log_prob = self.update_actor(batch, x)
             self.update_temperature(batch, log_prob)
         self.update_target()

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Layer = tuple[Tensor, Tensor]  # weight and bias
+HEAD_SCALE = 0.1  # of the output layer's initial weights
 
 
 class BatchedLinear(nn.Module):
@@ -64,6 +65,10 @@ class CriticEnsemble(nn.Module):
         self.layers = nn.ModuleList(
             BatchedLinear(num_critics, inputs, outputs) for inputs, outputs in pairwise(widths)
         )
+        with torch.no_grad():  # Q starts near 0, inside the bounds of a sparse reward
+            head = cast(BatchedLinear, self.layers[-1])
+            head.weight.mul_(HEAD_SCALE)
+            head.bias.zero_()
 
     def forward(
         self,

@@ -26,6 +26,7 @@ def make_params(**kwargs):
         "critic_actor_update_ratio": 1,
         "temperature_init": 0.1,
         "n_step": 2,
+        "actor_delay_updates": 0,
     }
     return ResidualSACParams(**(defaults | kwargs))
 
@@ -417,3 +418,15 @@ def test_a_scaled_entropy_target_follows_beta():
         update.run(1)
         expected = -1.0 + math.log(beta) + math.log(beta * 0.5)
         assert update.target_entropy.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_actor_waits_for_its_delay_and_the_critic_does_not():
+    update = make_update(make_params(actor_delay_updates=3, critic_actor_update_ratio=1))
+    before = {k: v.clone() for k, v in update.networks.actor.state_dict().items()}
+    critic = [p.clone() for p in update.networks.critic.parameters()]
+    figures = update.run(3)
+    assert "actor_loss" not in figures
+    for key, value in update.networks.actor.state_dict().items():
+        assert torch.equal(value, before[key])
+    assert not torch.equal(critic[0], next(iter(update.networks.critic.parameters())))
+    assert "actor_loss" in update.run(1)
