@@ -75,9 +75,9 @@ class RunnersConfig:
 class EvaluationConfig:
     """Evaluation on stored init states that training never resets to."""
 
-    interval_steps: int = 4_000
+    interval_steps: int = 5_000
     """Environment steps between evaluations while training; 0 evaluates at the end only."""
-    validation_states: int = 40
+    validation_states: int = 50
     """Init states of each of those; none is held, and they choose the best checkpoint."""
     held_states: int = 100
     """Held init states on which base and base + residual are compared at the end."""
@@ -118,7 +118,7 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    total_steps: int = 40_000
+    total_steps: int = 36_000
     """Environment steps of the whole run, base-policy collection included."""
     seed: int = 0
     """Seed of networks, replay, exploration and resets."""

@@ -17,7 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from demonstrations import SUITE, Disturbance, load_columns, record
 from evaluation import evaluate, oracle_residual
@@ -27,6 +26,7 @@ import envs
 from envs.experts import Perception
 from pld_ray.base_policy import EMBEDDED_ACT, load_base_policy
 
+PROVENANCE = "PROVENANCE.json"
 DEFAULT_TASK = "pick_up_the_can_and_place_it_in_the_bin"
 
 
@@ -45,32 +45,29 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--disturbance", type=float, default=Disturbance.std)
     parser.add_argument("--eval-only", action="store_true", help="evaluate what --output holds")
     parser.add_argument("--eval-states", type=int, default=100, help="of the default task")
-    parser.add_argument("--eval-states-other", type=int, default=40, help="of each other task")
+    parser.add_argument("--eval-states-other", type=int, default=20, help="of each other task")
     return parser.parse_args()
 
 
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(1)
-    perception = Perception(scale_error=arguments.scale_error)
-    provenance: dict[str, Any] = {}
     if not arguments.eval_only:
-        provenance = make(arguments, perception)
-    provenance["fingerprint"] = load_base_policy(arguments.output).fingerprint
-    provenance["evaluation"] = evaluate_all(arguments)
-    if not arguments.eval_only:
+        provenance = make(arguments)
+        provenance["fingerprint"] = load_base_policy(arguments.output).fingerprint
         write_provenance(arguments.output, provenance)
+    evaluate_all(arguments)
 
 
-def make(arguments: argparse.Namespace, perception: Perception) -> dict[str, Any]:
+def make(arguments: argparse.Namespace) -> dict[str, Any]:
     """Demonstrate (unless the dataset is there) and train."""
     started = time.monotonic()
     report = arguments.dataset / "demonstrations.json"
-    if not arguments.dataset.exists():
+    if not report.exists():
         demonstrations = record(
             arguments.dataset,
             arguments.episodes_per_task,
-            perception,
+            Perception(scale_error=arguments.scale_error),
             Disturbance(std=arguments.disturbance),
             arguments.seed,
         )
@@ -100,23 +97,27 @@ def make(arguments: argparse.Namespace, perception: Perception) -> dict[str, Any
     }
 
 
-def evaluate_all(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Success per task on the held init states; the default task also with the oracle."""
+def evaluate_all(arguments: argparse.Namespace) -> None:
+    """Success per task on held init states, alone and with the oracle, into PROVENANCE.json."""
     policy = load_base_policy(arguments.output)
-    results = {}
+    provenance = json.loads((arguments.output / PROVENANCE).read_text())
+    if policy.fingerprint != provenance["fingerprint"]:
+        raise ValueError(f"{arguments.output / PROVENANCE} describes other weights than its own")
+    results: dict[str, Any] = {}
     for task in sorted(envs.suite_tasks(SUITE), key=lambda name: name != DEFAULT_TASK):
-        wanted = arguments.eval_states if task == DEFAULT_TASK else arguments.eval_states_other
-        states = np.arange(min(wanted, envs.LiberoEnv(SUITE, task).num_init_states))
-        results[task] = {"base": evaluate(policy, task, states).summary()}
-        print(task, results[task]["base"], flush=True)
-        oracle = evaluate(policy, task, states, oracle_residual)
-        results[task]["base_and_oracle_residual"] = oracle.summary()
-        print(task, "with the oracle's residual", oracle.summary(), flush=True)
-    return results
+        num_states = arguments.eval_states if task == DEFAULT_TASK else arguments.eval_states_other
+        results[task] = {
+            "base": evaluate(policy, task, range(num_states)).summary(),
+            "base_and_oracle_residual": evaluate(
+                policy, task, range(num_states), oracle_residual
+            ).summary(),
+        }
+        print(task, results[task], flush=True)
+        write_provenance(arguments.output, {**provenance, "evaluation": results})
 
 
 def write_provenance(directory: Path, provenance: dict[str, Any]) -> None:
-    (directory / "PROVENANCE.json").write_text(json.dumps(provenance, indent=2) + "\n")
+    (directory / PROVENANCE).write_text(json.dumps(provenance, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 if TYPE_CHECKING:
     from pld_ray.algorithm.algorithm import ResidualSAC
@@ -59,8 +60,7 @@ def evaluate_init_states(
         "episode_len_mean": steps / len(rows),
         "num_episodes": len(rows),
     }
-    for key, value in results.items():
-        algorithm.metrics.log_value(
-            (EVALUATION_RESULTS, ENV_RUNNER_RESULTS, key), value, reduce="mean", window=1
-        )
+    logger = MetricsLogger(stats_cls_lookup=algorithm.config.stats_cls_lookup)
+    logger.log_dict(results, reduce="mean", window=1)
+    algorithm.metrics.aggregate([logger.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     return results, steps, steps

@@ -45,7 +45,7 @@ class ResidualSACParams:
     """Steps for which one draw of `held` noise is kept, >= 1."""
 
     # --- phases ----------------------------------------------------------------------------------
-    offline_episodes: int = 30
+    offline_episodes: int = 20
     """Successful base-policy episodes for the offline buffer; 0 trains on online data only."""
     warmup_steps: int = 2_000
     """Base-only environment steps stored online before the first update (formula 5)."""
@@ -109,7 +109,7 @@ class ResidualSACParams:
     target_entropy: float | None = None
     """H_tgt in nats over the residual dimensions in use; None means -0.5 per such dimension."""
     scale_entropy_target: bool = False
-    """Add sum(log(beta * residual_dims)) to the target entropy: that of the scaled residual."""
+    """Add sum(log(beta * residual_dims)) to the target entropy, which falls as beta shrinks."""
     residual_penalty: float = 0.0
     """Weight of ||delta||^2 in the actor loss."""
     log_std_init: float = -1.0

@@ -31,6 +31,7 @@ def small_config(**training):
                 "hidden_dims": [16, 16],
                 "probe_steps": 5,
                 "sample_steps": 40,
+                "actor_delay_updates": 0,
                 **training,
             }
         )
