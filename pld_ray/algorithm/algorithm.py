@@ -154,11 +154,19 @@ class ResidualSAC(Algorithm):
         self.metrics.aggregate([r.get() for r in results], key=LEARNER_RESULTS)
 
     def _publish(self) -> None:
-        """Actor, observation statistics and beta to every runner."""
+        """Actor, observation statistics and beta to every runner.
+
+        Waits until they have arrived: RLlib otherwise skips a runner whose last sync it has not
+        looked at yet, and which weights a runner acts with would depend on timing.
+        """
+        groups = [self.env_runner_group, self.eval_env_runner_group]
         with self.metrics.log_time((TIMERS, "synch_weights")):
-            self.env_runner_group.sync_weights(
-                from_worker_or_learner_group=self.learner_group, inference_only=True
-            )
+            for group in (g for g in groups if g is not None):
+                group.sync_weights(
+                    from_worker_or_learner_group=self.learner_group,
+                    inference_only=True,
+                    timeout_seconds=None,
+                )
 
     # --- evaluation ------------------------------------------------------------------------------
 
@@ -171,8 +179,6 @@ class ResidualSAC(Algorithm):
         """Episodes of base + residual, deterministic, at the beta in force, a dict each."""
         self._publish()
         group = self.eval_env_runner_group or self.env_runner_group
-        if self.eval_env_runner_group is not None:
-            group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
         return run_episodes(group, init_state_ids, residual=True)
 
     # --- checkpoint ------------------------------------------------------------------------------
@@ -225,7 +231,9 @@ class ResidualSAC(Algorithm):
         self.recent_success = progress["recent_success"]
         self.schedule.load_state_dict(progress["schedule"])
         self.restart_runners(self.run_seed)
-        self.env_runner_group.foreach_env_runner("forget_weights_version", timeout_seconds=None)
+        self.env_runner_group.foreach_env_runner(
+            lambda runner: runner.forget_weights_version(), timeout_seconds=None
+        )
         self._publish()
 
     def restart_runners(self, seed: int) -> None:
