@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
 
 SAMPLE_TAG = "sample_columns"
-REPLAY_FOLDER = "replay"
 PROGRESS_FILE = "residual_sac.json"
 
 
@@ -184,16 +183,16 @@ class ResidualSAC(Algorithm):
     # --- checkpoint ------------------------------------------------------------------------------
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """RLlib's checkpoint, the replay beside it, and the counters."""
+        """RLlib's own checkpoint, and beside it, without pickle, all that a run needs.
+
+        `learner.json` / `learner.safetensors` hold networks, optimisers and the update's own
+        state, `replay/` both rings, `residual_sac.json` the counters.
+        """
         super().save_checkpoint(checkpoint_dir)
-        replay = os.path.join(checkpoint_dir, REPLAY_FOLDER)
-        results = self.learner_group.foreach_learner(
-            lambda learner, folder: learner.save_replay(folder), folder=replay
-        )
-        for result in results:
-            result.get()
+        self._on_learner(lambda learner, path: learner.save(path), path=checkpoint_dir)
         progress = {
             "phase": self.phase,
+            "iteration": self.iteration,
             "env_steps": self.env_steps,
             "updates": self.updates,
             "update_debt": self.update_debt,
@@ -204,10 +203,11 @@ class ResidualSAC(Algorithm):
         write_json_atomically(pathlib.Path(checkpoint_dir) / PROGRESS_FILE, progress)
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Everything that `save_checkpoint` wrote; runners start new episodes.
+        """What `save_checkpoint` wrote, RLlib's own part aside; runners start new episodes.
 
         Raises:
-            FileNotFoundError: a part of the checkpoint is missing.
+            FileNotFoundError: the folder is no checkpoint of ours.
+            ValueError: a part of it is missing, damaged, or of other spaces.
         """
         path = pathlib.Path(checkpoint_dir) / PROGRESS_FILE
         if not path.is_file():
@@ -216,14 +216,9 @@ class ResidualSAC(Algorithm):
                 "folder that `pld-ray train` wrote under checkpoints/"
             )
         progress = json.loads(path.read_text())
-        super().load_checkpoint(checkpoint_dir)
-        replay = os.path.join(checkpoint_dir, REPLAY_FOLDER)
-        results = self.learner_group.foreach_learner(
-            lambda learner, folder: learner.load_replay(folder), folder=replay
-        )
-        for result in results:
-            result.get()
+        self._on_learner(lambda learner, path: learner.load(path), path=checkpoint_dir)
         self.phase = progress["phase"]
+        self._iteration = progress["iteration"]
         self.env_steps = progress["env_steps"]
         self.updates = progress["updates"]
         self.update_debt = progress["update_debt"]
@@ -235,6 +230,16 @@ class ResidualSAC(Algorithm):
             lambda runner: runner.forget_weights_version(), timeout_seconds=None
         )
         self._publish()
+
+    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
+        """RLlib's restore (`from_checkpoint`), then ours: the replay and the counters too."""
+        super().restore_from_path(path, *args, **kwargs)
+        if (pathlib.Path(path) / PROGRESS_FILE).is_file():
+            self.load_checkpoint(str(path))
+
+    def _on_learner(self, function: Any, **kwargs: Any) -> None:
+        for result in self.learner_group.foreach_learner(function, **kwargs):
+            result.get()
 
     def restart_runners(self, seed: int) -> None:
         """New episodes on every runner, from `seed`."""

@@ -73,7 +73,6 @@ class ResidualSACConfig(AlgorithmConfig):
         self.restart_failed_env_runners = True
         self.restart_failed_sub_environments = False
         self.torch_skip_nan_gradients = True
-        self._use_msgpack_checkpoints = True
         self.num_cpus_for_main_process = 1
 
     def training(  # type: ignore[override]

@@ -9,15 +9,22 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
+from ray.rllib.core import (
+    ALL_MODULES,
+    COMPONENT_OPTIMIZER,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from safetensors.torch import save_file
 
 from pld_ray.algorithm.module import BASE_ACTION
+from pld_ray.algorithm.state_file import load_tree, save_tree
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
 
 UPDATE_STATE = "residual_sac_update"
+CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
 
 
 class NonFiniteTrainingError(RuntimeError):
@@ -130,17 +137,19 @@ class ResidualSACLearner(TorchLearner):
         if UPDATE_STATE in state:
             self.sac.load_state_dict(state[UPDATE_STATE])
 
-    def save_replay(self, folder: str) -> None:
-        """Write both rings below `folder`."""
+    def save(self, folder: str) -> None:
+        """Networks, optimisers, the update's state and both rings, without pickle."""
         path = pathlib.Path(folder)
-        self.replay.offline.save(path / "offline")
-        self.replay.online.save(path / "online")
+        save_tree(path / "learner", self.get_state(components=CHECKPOINTED))
+        self.replay.offline.save(path / "replay" / "offline")
+        self.replay.online.save(path / "replay" / "online")
 
-    def load_replay(self, folder: str) -> None:
-        """Read what `save_replay` wrote."""
+    def load(self, folder: str) -> None:
+        """Read what `save` wrote."""
         path = pathlib.Path(folder)
-        self.replay.offline.load(path / "offline")
-        self.replay.online.load(path / "online")
+        self.set_state(load_tree(path / "learner"))
+        self.replay.offline.load(path / "replay" / "offline")
+        self.replay.online.load(path / "replay" / "online")
 
 
 def replay_schema(module: Any) -> ReplaySchema:

@@ -248,3 +248,31 @@ def test_a_nan_stops_the_update_names_it_and_saves_the_batch(build, tmp_path):
         torch.isfinite(v).all() for v in weights(algorithm).values() if v.is_floating_point()
     )
     assert before.keys() == weights(algorithm).keys()
+
+
+def test_rllibs_from_checkpoint_brings_the_replay_back(build, tmp_path):
+    from pld_ray.algorithm import ResidualSAC
+
+    first = build(small_config())
+    train_until_updates(first)
+    path = first.save_to_path(str(tmp_path / "rllib"))  # RLlib's part alone
+    first.save_checkpoint(str(tmp_path / "whole"))
+    second = ResidualSAC.from_checkpoint(str(tmp_path / "whole"))
+    try:
+        assert second.env_steps == first.env_steps
+        assert len(learner(second).replay) == len(learner(first).replay)
+    finally:
+        second.stop()
+    assert path
+
+
+def test_a_checkpoint_leaves_rays_own_serialisation_alone(build, tmp_path):
+    algorithm = build(small_config())
+    algorithm.train()
+    algorithm.save_checkpoint(str(tmp_path / "checkpoint"))
+
+    @ray.remote
+    def total(columns):
+        return float(columns["x"].sum())
+
+    assert ray.get(total.remote({"x": np.ones(3, dtype=np.float32)})) == 3
