@@ -88,6 +88,7 @@ def train(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[str, 
     status = "FAILED"
     try:
         algorithm = build_algorithm(config)
+        algorithm.failure_dir = str(run.path)
         loop = TrainingLoop(config, run, algorithm, tracker, logger)
         if resume is not None:
             loop.restore()

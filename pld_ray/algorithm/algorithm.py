@@ -46,6 +46,7 @@ class ResidualSAC(Algorithm):
         self.env_steps = 0
         self.updates = 0
         self.update_debt = 0.0
+        self.failure_dir: str | None = None  # for the batch of a non-finite loss; None is logdir
         self.last_evaluation: list[dict[str, Any]] = []
         self.recent_success: list[bool] = []
         self.base_policy_pool = self._start_base_policy()
@@ -144,7 +145,7 @@ class ResidualSAC(Algorithm):
     def _learn(self, **kwargs: Any) -> None:
         """One `ResidualSACLearner.update` call, local or remote."""
         kwargs |= {
-            "failure_dir": self.logdir,
+            "failure_dir": self.failure_dir or self.logdir,
             "timesteps": {NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
         }
         results = self.learner_group.foreach_learner(

@@ -276,3 +276,22 @@ def test_a_checkpoint_leaves_rays_own_serialisation_alone(build, tmp_path):
         return float(columns["x"].sum())
 
     assert ray.get(total.remote({"x": np.ones(3, dtype=np.float32)})) == 3
+
+
+def test_a_learner_in_an_actor_of_its_own_and_a_pool_for_the_base_policy(build, tmp_path):
+    config = (
+        small_config()
+        .env_runners(num_env_runners=1, num_cpus_per_env_runner=0.5)
+        .learners(num_learners=1)
+        .base_policy(placement="pool")
+    )
+    algorithm = build(config)
+    train_until_updates(algorithm)
+    algorithm.save_checkpoint(str(tmp_path / "checkpoint"))
+    updates = algorithm.updates
+    algorithm.train()
+    assert algorithm.updates > updates
+    algorithm.load_checkpoint(str(tmp_path / "checkpoint"))
+    assert algorithm.updates == updates
+    algorithm.train()
+    assert sum(algorithm.base_policy_pool.metrics()["batch_sizes"].values()) > 0
