@@ -14,7 +14,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml requirements.lock scripts/find_python.sh
 	@set -e; python="$$(sh scripts/find_python.sh)"; \
 	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV); \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^uv==' requirements.lock)"; \
+	$(BIN)/python -m pip install -qq --disable-pip-version-check "$$(grep '^uv==' requirements.lock)"; \
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock; \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .; \
 	touch $@

@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output_dir", type=pathlib.Path, default="outputs/exploration")
     parser.add_argument("--results_dir", type=pathlib.Path, default="experiments/results")
-    parser.add_argument("--total_steps", type=int, default=16_000)
+    parser.add_argument("--total_steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     args = parser.parse_args()
@@ -49,8 +49,8 @@ def main() -> None:
                 f"--total_steps={args.total_steps}",
                 f"--seed={args.seed}",
                 "--runners.num_env_runners=1",
-                "--evaluation.interval_steps=2000",
-                "--evaluation.held_states=50",
+                "--evaluation.interval_steps=5000",
+                "--evaluation.held_states=10",
                 "--checkpoint.interval_steps=0",
                 "--tracking.enabled=false",
                 *VARIANTS[name],
