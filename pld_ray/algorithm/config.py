@@ -61,7 +61,7 @@ class ResidualSACConfig(AlgorithmConfig):
 
         # loop
         self.sample_steps = 100
-        self.evaluation_init_states: list[int] = list(range(20))
+        self.held_init_states: list[int] = list(range(20))
         self.custom_evaluation_function = evaluate_init_states
         self.evaluation_duration_unit = "episodes"
         self.evaluation_duration = 20
@@ -107,6 +107,19 @@ class ResidualSACConfig(AlgorithmConfig):
             self.offline_cache = offline_cache
         if collection_seed is not NotProvided:
             self.collection_seed = collection_seed
+        return self
+
+    def evaluation(  # type: ignore[override]
+        self, *, held_init_states: list[int] = NotProvided, **kwargs: Any
+    ) -> ResidualSACConfig:
+        """RLlib's `evaluation` settings, and the init states that `evaluate()` plays once each.
+
+        Args:
+            held_init_states: ids of stored init states of the task.
+        """
+        super().evaluation(**kwargs)
+        if held_init_states is not NotProvided:
+            self.held_init_states = list(held_init_states)
         return self
 
     def base_policy(

@@ -49,9 +49,9 @@ def run_episodes(
 def evaluate_init_states(
     algorithm: ResidualSAC, eval_group: EnvRunnerGroup | None
 ) -> tuple[dict[str, Any], int, int]:
-    """RLlib's `custom_evaluation_function`: success on `config.evaluation_init_states`."""
+    """RLlib's `custom_evaluation_function`: success on `config.held_init_states`."""
     group = eval_group or algorithm.env_runner_group
-    rows = run_episodes(group, algorithm.config.evaluation_init_states, residual=True)
+    rows = run_episodes(group, algorithm.config.held_init_states, residual=True)
     algorithm.last_evaluation = rows
     steps = sum(row["length"] for row in rows)
     results = {

@@ -38,7 +38,7 @@ def small_config(**training):
         .debugging(seed=3, log_level="ERROR")
     )
     config.min_sample_timesteps_per_iteration = 40
-    config.evaluation_init_states = [0, 1]
+    config.evaluation(held_init_states=[0, 1])
     return config
 
 
