@@ -131,6 +131,7 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
     if with_rllib:
         contestants += [
             RLlibSAC("rllib_equal", equal_nets=True),
+            RLlibSAC("rllib_equal_uniform", equal_nets=True, uniform_replay=True),
             RLlibSAC("rllib_default", equal_nets=False),
         ]
     torch.set_num_threads(1)
@@ -161,6 +162,7 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
     figures["vs_lerobot"] = ratio("lerobot")
     if with_rllib:
         figures["vs_rllib_equal"] = ratio("rllib_equal")
+        figures["vs_rllib_equal_uniform"] = ratio("rllib_equal_uniform")
         figures["vs_rllib_default"] = ratio("rllib_default")
     figures["otf_k8_over_k1"] = ratio("ours_k8")
     return figures

@@ -218,11 +218,11 @@ class RLlibSAC:
 
     Args:
         name: in the table of figures.
-        equal_nets: the networks of the other contestants and a uniform replay; otherwise RLlib's
-            defaults, among them the prioritised episode buffer.
+        equal_nets: the networks of the other contestants instead of RLlib's default ones.
+        uniform_replay: `EpisodeReplayBuffer` instead of the stock prioritised episode buffer.
     """
 
-    def __init__(self, name: str, equal_nets: bool) -> None:
+    def __init__(self, name: str, equal_nets: bool, uniform_replay: bool = False) -> None:
         import ray
         from ray.rllib.algorithms.sac import SACConfig
 
@@ -242,9 +242,9 @@ class RLlibSAC:
             .debugging(log_level="ERROR")
         )
         if equal_nets:
-            config.training(
-                replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": ROWS},
-            ).rl_module(rl_module_spec=equal_nets_spec())
+            config.rl_module(rl_module_spec=equal_nets_spec())
+        if uniform_replay:
+            config.training(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": ROWS})
         self.algorithm = config.build_algo()
         for _ in range(1_010):
             self.algorithm.training_step()

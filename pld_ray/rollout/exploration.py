@@ -1,7 +1,7 @@
-"""Exploration noise that persists: what decides whether a residual on a servo loop can learn.
+"""Exploration noise of the residual, white or persisting.
 
-A base policy that servoes to a target undoes an independent push at the next step, so that white
-noise averages out before it moves anything. Noise that keeps its sign for several steps does not.
+A base policy that servoes to a target undoes an independent push at the next step; noise that keeps
+its sign for several steps moves the arm further.
 """
 
 from __future__ import annotations
