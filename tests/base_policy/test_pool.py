@@ -1,6 +1,5 @@
 import concurrent.futures
 import os
-import pickle
 import signal
 
 import numpy as np
@@ -40,7 +39,7 @@ def ask(policy, observations):
 def ask_concurrently(client, requests):
     """Each request from its own thread with its own copy of the client."""
     with concurrent.futures.ThreadPoolExecutor(len(requests)) as threads:
-        clients = [pickle.loads(pickle.dumps(client)) for _ in requests]
+        clients = [ray.get(ray.put(client)) for _ in requests]
         return list(threads.map(ask, clients, requests))
 
 
@@ -115,7 +114,7 @@ def test_a_killed_replica_is_survived_and_comes_back(pool, inline, make_observat
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
 
         def repeat(worker):
-            own = pickle.loads(pickle.dumps(client))
+            own = ray.get(ray.put(client))
             return [ask(own, request) for _ in range(10) for request in requests]
 
         running = [threads.submit(repeat, i) for i in range(4)]
@@ -156,7 +155,7 @@ def test_stop_leaves_no_actors_and_clients_say_so(pool, make_observations):  # t
     for name in names:
         with pytest.raises(ValueError):
             ray.get_actor(name, namespace=NAMESPACE)
-    for late in (client, pickle.loads(pickle.dumps(client))):
+    for late in (client, ray.get(ray.put(client))):
         with pytest.raises(ConnectionError, match="no base-policy replica answered"):
             ask(late, make_observations(1, 0))
     pool.stop()
