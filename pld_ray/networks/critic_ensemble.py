@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 Layer = tuple[Tensor, Tensor]  # weight and bias
 HEAD_SCALE = 0.1  # of the output layer's initial weights
+START_SLOPE = 20.0  # of a categorical head's initial biases: the expectation starts at 5 %
 
 
 class BatchedLinear(nn.Module):
@@ -38,6 +39,10 @@ class CriticEnsemble(nn.Module):
 
     The input is [observation, base_action (optional), action].
 
+    With `num_atoms` > 1 each member is categorical: a distribution over evenly spaced returns in
+    `value_range`, of which `forward` and `otf` give the expectation; Q then lies in that range by
+    construction.
+
     Args:
         observation_dim: D.
         action_dim: A.
@@ -45,7 +50,14 @@ class CriticEnsemble(nn.Module):
         hidden_dims: widths of the hidden layers (ReLU).
         layer_norm: normalise before each ReLU. It has no affine parameters: the next layer has.
         observes_base_action: whether the base action is part of the input.
+        dropout: probability of dropping a hidden unit, before the normalisation (DroQ); applied
+            while `dropout_generator` is set.
+        num_atoms: Z, 1 is a scalar critic.
+        value_range: lowest and highest return of a categorical critic.
+        weighted: has `reduction_logits` [N], the learned weights of `weighted` reductions.
     """
+
+    atoms: Tensor
 
     def __init__(
         self,
@@ -55,13 +67,20 @@ class CriticEnsemble(nn.Module):
         hidden_dims: Sequence[int] = (256, 256),
         layer_norm: bool = True,
         observes_base_action: bool = True,
+        dropout: float = 0.0,
+        num_atoms: int = 1,
+        value_range: tuple[float, float] = (0.0, 1.0),
+        weighted: bool = False,
     ) -> None:
         super().__init__()
         self.num_critics = num_critics
+        self.dropout = dropout
+        self.dropout_generator: torch.Generator | None = None
+        self.num_atoms = num_atoms
         self.layer_norm = layer_norm
         self.observes_base_action = observes_base_action
         self.context_dim = observation_dim + (action_dim if observes_base_action else 0)
-        widths = [self.context_dim + action_dim, *hidden_dims, 1]
+        widths = [self.context_dim + action_dim, *hidden_dims, num_atoms]
         self.layers = nn.ModuleList(
             BatchedLinear(num_critics, inputs, outputs) for inputs, outputs in pairwise(widths)
         )
@@ -69,6 +88,13 @@ class CriticEnsemble(nn.Module):
             head = cast(BatchedLinear, self.layers[-1])
             head.weight.mul_(HEAD_SCALE)
             head.bias.zero_()
+        if num_atoms > 1:
+            self.register_buffer("atoms", torch.linspace(*value_range, num_atoms))
+            with torch.no_grad():  # Q starts near the low end
+                head.bias.copy_(
+                    (-START_SLOPE * torch.linspace(0, 1, num_atoms)).expand_as(head.bias)
+                )
+        self.reduction_logits = nn.Parameter(torch.zeros(num_critics)) if weighted else None
 
     def forward(
         self,
@@ -82,10 +108,24 @@ class CriticEnsemble(nn.Module):
         Args:
             members: [M] int64, evaluate these only and return [M, B]; None means all.
         """
+        return self.value(self.outputs(observation, base_action, action, members))
+
+    def outputs(
+        self,
+        observation: Tensor,
+        base_action: Tensor,
+        action: Tensor,
+        members: Tensor | None = None,
+    ) -> Tensor:
+        """What the members put out: Q [N, B]; of categorical ones log-probabilities [N, B, Z]."""
         (weight, bias), *later = self._select(members)
         x = torch.cat((self._context(observation, base_action), action), dim=-1)
         hidden = torch.baddbmm(bias, x.expand(len(weight), -1, -1), weight)
         return self._after_first_layer(hidden, later)
+
+    def value(self, outputs: Tensor) -> Tensor:
+        """Q of `outputs` or `otf_outputs`: the expectation of categorical members."""
+        return outputs if self.num_atoms == 1 else outputs.exp() @ self.atoms
 
     def otf(
         self,
@@ -99,8 +139,18 @@ class CriticEnsemble(nn.Module):
         The observation's part of the first layer is computed once for all candidates; gradients
         reach `actions` without passing through it.
         """
+        return self.value(self.otf_outputs(observation, base_action, actions, members))
+
+    def otf_outputs(
+        self,
+        observation: Tensor,
+        base_action: Tensor,
+        actions: Tensor,
+        members: Tensor | None = None,
+    ) -> Tensor:
+        """`outputs` at the candidates: [N, K, B], or of categorical members [N, K, B, Z]."""
         if len(actions) == 1 and not actions.requires_grad:  # nothing to share
-            return self(observation, base_action, actions[0], members).unsqueeze(1)
+            return self.outputs(observation, base_action, actions[0], members).unsqueeze(1)
         (weight, bias), *later = self._select(members)
         context = self._context(observation, base_action).expand(len(weight), -1, -1)
         shared = torch.baddbmm(bias, context, weight[:, : self.context_dim])
@@ -115,12 +165,12 @@ class CriticEnsemble(nn.Module):
     def _otf_part(
         self, shared: Tensor, own_weight: Tensor, actions: Tensor, later: Sequence[Layer]
     ) -> Tensor:
-        """Q [N, k, B] from the first layer's shared part [N, B, H] and actions [k, B, A]."""
+        """Outputs [N, k, B(, Z)] of the first layer's shared part [N, B, H], actions [k, B, A]."""
         (num_members, batch, width), k = shared.shape, len(actions)
         shared = shared.unsqueeze(1).expand(-1, k, -1, -1).reshape(num_members, k * batch, width)
         flat = actions.reshape(1, k * batch, -1).expand(num_members, -1, -1)
         hidden = torch.baddbmm(shared, flat, own_weight)
-        return self._after_first_layer(hidden, later).view(num_members, k, batch)
+        return self._after_first_layer(hidden, later).unflatten(1, (k, batch))
 
     def _select(self, members: Tensor | None) -> list[Layer]:
         return [cast(BatchedLinear, layer).select(members) for layer in self.layers]
@@ -134,11 +184,18 @@ class CriticEnsemble(nn.Module):
         *middle, (last_weight, last_bias) = later
         for weight, bias in middle:
             hidden = torch.baddbmm(bias, self._activate(hidden), weight)
-        # with one output, a product and a sum beat a matrix product several times over
         features = self._activate(hidden)
+        if self.num_atoms > 1:
+            return torch.log_softmax(torch.baddbmm(last_bias, features, last_weight), dim=-1)
+        # with one output, a product and a sum beat a matrix product several times over
         return (features * last_weight.transpose(1, 2)).sum(-1) + last_bias.squeeze(-1)
 
     def _activate(self, hidden: Tensor) -> Tensor:
+        if self.dropout and self.dropout_generator is not None:
+            keep = torch.empty_like(hidden).bernoulli_(
+                1.0 - self.dropout, generator=self.dropout_generator
+            )
+            hidden = hidden * keep / (1.0 - self.dropout)
         if self.layer_norm:
             hidden = F.layer_norm(hidden, hidden.shape[-1:])
         return torch.relu_(hidden)

@@ -20,6 +20,7 @@ class GaussianActor(nn.Module):
         action_dim: A.
         hidden_dims: widths of the hidden layers (ReLU).
         log_std_init, log_std_min, log_std_max: of u, in nats.
+        init_final: the last layer's weights start in Unif[-init_final, init_final] instead.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class GaussianActor(nn.Module):
         log_std_init: float = -0.5,
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
+        init_final: float = 0.0,
     ) -> None:
         super().__init__()
         self.log_std_min = log_std_min
@@ -40,7 +42,10 @@ class GaussianActor(nn.Module):
             layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
         self.trunk = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], 2 * action_dim)
-        nn.init.zeros_(self.head.weight)
+        if init_final:
+            nn.init.uniform_(self.head.weight, -init_final, init_final)
+        else:
+            nn.init.zeros_(self.head.weight)
         with torch.no_grad():
             self.head.bias[:action_dim] = 0.0
             self.head.bias[action_dim:] = log_std_init

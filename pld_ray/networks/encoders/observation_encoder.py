@@ -1,0 +1,170 @@
+"""The observation encoder: state, cameras and task, each to its latent, side by side.
+
+Seed 000, section 2; seed 004, sections 2.2, 5.1 and 5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pld_ray.networks.encoders.backbones import Backbone
+from pld_ray.networks.encoders.image_spaces import check_image_spaces
+from pld_ray.networks.encoders.pooling import ImageHead, vector_encoder
+from pld_ray.networks.encoders.task_embedding import (
+    LearnedTaskEmbedding,
+    TextTaskEmbedding,
+    embed_texts,
+)
+
+TASK_EMBEDDINGS = ("none", "learned", "text")
+
+
+class EncoderParams(Protocol):
+    """What is read of the learner's parameters."""
+
+    vision_encoder_name: str
+    vision_encoder_weights: str | None
+    freeze_vision_encoder: bool
+    image_encoder_hidden_dim: int
+    image_pooling: str
+    spatial_features: int
+    latent_dim: int
+    state_encoder_hidden_dim: int
+    task_embedding: str
+    task_embedding_dim: int
+    text_encoder_path: str | None
+
+
+@dataclass(frozen=True)
+class EncoderInputs:
+    """What an observation consists of.
+
+    Attributes:
+        vector_dim: D, of the concatenated and normalised vector.
+        images: camera column -> (H, W, 3).
+        tasks: instructions, for the task embedding.
+    """
+
+    vector_dim: int
+    images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    tasks: tuple[str, ...] = ()
+
+
+class ObservationEncoder(nn.Module):
+    """x = [state, camera latents, task latent].
+
+    A frozen vision encoder is no part of this module: its feature maps come in. A trained one is,
+    and serves all cameras in one pass. Every camera has a head of its own.
+
+    Args:
+        inputs: see `EncoderInputs`.
+        params: `ResidualSACParams`, or any object with these fields.
+        backbone: the vision encoder; None without images.
+
+    Raises:
+        ValueError: images that the vision encoder cannot read, or without one; an unknown pooling
+            or task embedding; a task embedding without tasks or without a text model.
+    """
+
+    def __init__(
+        self, inputs: EncoderInputs, params: EncoderParams, backbone: Backbone | None
+    ) -> None:
+        super().__init__()
+        self.cameras = list(inputs.images)
+        width = params.state_encoder_hidden_dim
+        self.state = vector_encoder(inputs.vector_dim, width) if width else None
+        self.heads = make_heads(inputs.images, params, backbone)
+        trained = bool(self.cameras) and not params.freeze_vision_encoder
+        self.backbone = backbone if trained else None
+        self.task = make_task_embedding(inputs.tasks, params)
+        self.output_dim = (
+            (width or inputs.vector_dim)
+            + params.latent_dim * len(self.cameras)
+            + (params.task_embedding_dim if self.task is not None else 0)
+        )
+        """Z."""
+        self.is_identity = self.state is None and not self.cameras and self.task is None
+        """Whether the vector passes through unchanged, alone."""
+
+    def forward(
+        self,
+        vector: Tensor,
+        images: Mapping[str, Tensor] | None = None,
+        task: Tensor | None = None,
+    ) -> Tensor:
+        """x [B, Z] from the normalised vector [B, D].
+
+        Args:
+            vector: state.
+            images: camera column -> [B, H, W, 3] uint8 for a trained vision encoder, feature maps
+                [B, C, h, w] of a frozen one.
+            task: task numbers [B] int64; None is task 0.
+
+        Raises:
+            ValueError: a camera is missing, or its images or maps have another shape or dtype.
+        """
+        if self.is_identity:
+            return vector
+        parts = [vector if self.state is None else self.state(vector)]
+        if self.cameras:
+            maps = self._feature_maps(images or {})
+            parts += [head(m) for head, m in zip(self.heads, maps, strict=True)]
+        if self.task is not None:
+            if task is None:
+                task = torch.zeros(len(vector), dtype=torch.int64, device=vector.device)
+            parts.append(self.task(task))
+        return torch.cat(parts, dim=-1)
+
+    def _feature_maps(self, images: Mapping[str, Tensor]) -> list[Tensor]:
+        """One feature map [B, C, h, w] per camera; a trained encoder runs once for all."""
+        missing = [camera for camera in self.cameras if camera not in images]
+        if missing:
+            raise ValueError(f"observation encoder: no images of {missing}; it has {list(images)}")
+        maps = [images[camera] for camera in self.cameras]
+        if self.backbone is None:
+            return maps
+        return list(self.backbone(torch.cat(maps)).chunk(len(maps)))
+
+
+def make_heads(
+    images: Mapping[str, tuple[int, int, int]], params: EncoderParams, backbone: Backbone | None
+) -> nn.ModuleList:
+    """One `ImageHead` per camera."""
+    if not images:
+        return nn.ModuleList()
+    if backbone is None:
+        raise ValueError(
+            f"vision_encoder_name={params.vision_encoder_name!r}: {list(images)} need a vision "
+            "encoder; name one, for example resnet10, or give no images"
+        )
+    check_image_spaces({name: (shape, "uint8") for name, shape in images.items()}, backbone)
+    height, width, _ = next(iter(images.values()))
+    shape = backbone.feature_shape(height, width)
+    return nn.ModuleList(
+        ImageHead(shape, params.latent_dim, params.image_pooling, params.spatial_features)
+        for _ in images
+    )
+
+
+def make_task_embedding(tasks: tuple[str, ...], params: EncoderParams) -> nn.Module | None:
+    """The embedding that the parameters ask for, or None."""
+    kind, width = params.task_embedding, params.task_embedding_dim
+    if kind not in TASK_EMBEDDINGS:
+        raise ValueError(f"task_embedding={kind!r}: must be one of {', '.join(TASK_EMBEDDINGS)}")
+    if kind == "none":
+        return None
+    if not tasks:
+        raise ValueError(f"task_embedding={kind!r}: the environment names no task; set it to none")
+    if kind == "learned":
+        return LearnedTaskEmbedding(len(tasks), width)
+    if not params.text_encoder_path:
+        raise ValueError(
+            "task_embedding='text' needs text_encoder_path: the folder of a saved Hugging Face "
+            "text model"
+        )
+    return TextTaskEmbedding(embed_texts(tasks, params.text_encoder_path), width)
