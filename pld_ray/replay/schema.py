@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 IMAGE_PREFIX = "observation.images."
+FEATURE_PREFIX = "observation.features."
 PACKED_DTYPES = ("float32", "float64", "bool")
 REQUIRED = (
     "base_action",
@@ -23,6 +24,8 @@ REQUIRED = (
 )
 MC_RETURN = "mc_return"  # computed when an episode is added, never read from outside
 END_OF_TASK = "end_of_task"  # 1 on the final frame of a terminated episode: do not bootstrap
+DISCRETE_PENALTY = "discrete_penalty"  # optional; summed over the n-step window as the reward is
+SAMPLED = ("observation", "next_observation", "next_base_action", "discount", END_OF_TASK)
 
 
 @dataclass(frozen=True)
@@ -37,37 +40,43 @@ class ReplaySchema:
     """Which columns are stored.
 
     Vectors and scalars are packed side by side into one float32 row, so that a sample of them is
-    one gather; images (`observation.images.*`, uint8) are kept apart, one tensor each.
+    one gather; images (`observation.images.*`, uint8) and features of a frozen image encoder
+    (`observation.features.*`, float16) are kept apart, one tensor each.
 
     Args:
-        columns: name -> ColumnSpec of the table in `docs/architecture.md`.
+        columns: name -> ColumnSpec of the table in `docs/architecture.md`. A packed column beyond
+            that table is stored too and sampled under its own name.
         observation_keys: vector columns that make up the observation, in order.
+        features_fingerprint: of the encoder that computes the feature columns; needed with them.
 
     Raises:
-        ValueError: a required column is missing, or a dtype cannot be stored.
+        ValueError: a required column or the fingerprint is missing, a dtype cannot be stored, or a
+            name is taken.
     """
 
-    def __init__(self, columns: Mapping[str, ColumnSpec], observation_keys: Sequence[str]) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, ColumnSpec],
+        observation_keys: Sequence[str],
+        features_fingerprint: str | None = None,
+    ) -> None:
         self.columns = dict(columns)
         self.observation_keys = list(observation_keys)
-        if not self.observation_keys:
-            raise ValueError("replay schema: observation_keys is empty; name at least one column")
-        for name in (*self.observation_keys, *REQUIRED):
-            if name not in self.columns:
-                raise ValueError(f"replay schema: column {name!r} is missing")
+        self.features_fingerprint = features_fingerprint
         self.image_keys = [name for name in self.columns if name.startswith(IMAGE_PREFIX)]
-        for name, spec in self.columns.items():
-            accepted = ("uint8",) if name in self.image_keys else PACKED_DTYPES
-            if spec.dtype not in accepted:
-                raise ValueError(
-                    f"replay schema: column {name!r} has dtype {spec.dtype}, need one of {accepted}"
-                )
+        self.feature_keys = [name for name in self.columns if name.startswith(FEATURE_PREFIX)]
+        self.tensor_keys = [*self.image_keys, *self.feature_keys]
+        """Columns that are kept apart."""
+        self._check_columns()
         first = [*self.observation_keys, *REQUIRED]
-        others = [n for n in self.columns if n not in (*first, *self.image_keys, MC_RETURN)]
+        others = [n for n in self.columns if n not in (*first, *self.tensor_keys, MC_RETURN)]
         self.packed = {name: self.columns[name].shape for name in (*first, *others)} | {
             MC_RETURN: (),
             END_OF_TASK: (),
         }
+        self.has_penalty = DISCRETE_PENALTY in self.packed
+        self.extra_keys = [name for name in others if name != DISCRETE_PENALTY]
+        """Packed columns that a sample returns under their own name."""
         self.widths = [math.prod(shape) for shape in self.packed.values()]
         starts = np.cumsum([0, *self.widths])
         self.start = {name: int(s) for name, s in zip(self.packed, starts, strict=False)}
@@ -75,6 +84,42 @@ class ReplaySchema:
         """Float32 values in a packed row."""
         self.observation_dim = sum(math.prod(self.packed[k]) for k in self.observation_keys)
         """D, width of the concatenated observation vector."""
+
+    def _check_columns(self) -> None:
+        if not self.observation_keys:
+            raise ValueError("replay schema: observation_keys is empty; name at least one column")
+        for name in (*self.observation_keys, *REQUIRED):
+            if name not in self.columns:
+                raise ValueError(f"replay schema: column {name!r} is missing")
+        for name, spec in self.columns.items():
+            if name in SAMPLED:
+                raise ValueError(
+                    f"replay schema: column {name!r} has the name of something that a sample "
+                    "holds anyway; rename it"
+                )
+            accepted = self.accepted_dtypes(name)
+            if spec.dtype not in accepted:
+                raise ValueError(
+                    f"replay schema: column {name!r} has dtype {spec.dtype}, need one of {accepted}"
+                )
+        penalty = self.columns.get(DISCRETE_PENALTY, ColumnSpec(()))
+        if penalty.shape:
+            raise ValueError(
+                f"replay schema: column {DISCRETE_PENALTY!r} has shape {penalty.shape}, need a "
+                "scalar, ()"
+            )
+        if self.feature_keys and not self.features_fingerprint:
+            raise ValueError(
+                f"replay schema: column {self.feature_keys[0]!r} needs features_fingerprint, which "
+                f"is {self.features_fingerprint!r}; give the fingerprint of the encoder that "
+                "computes the features"
+            )
+
+    def accepted_dtypes(self, name: str) -> tuple[str, ...]:
+        """Names of the dtypes that a column of this name may have."""
+        if name.startswith(IMAGE_PREFIX):
+            return ("uint8",)
+        return ("float16",) if name.startswith(FEATURE_PREFIX) else PACKED_DTYPES
 
     @property
     def input_columns(self) -> list[str]:
@@ -89,26 +134,14 @@ class ReplaySchema:
         flat = rows.narrow(-1, self.start[name], math.prod(shape))
         return flat if len(shape) == 1 else flat.unflatten(-1, shape)
 
+    def extra(self, rows: Tensor, name: str) -> Tensor:
+        """One of `extra_keys` [..., *shape]: float32, or bool where that is the column's dtype."""
+        values = self.view(rows, name)
+        return values > 0 if self.columns[name].dtype == "bool" else values
+
     def observation(self, rows: Tensor) -> Tensor:
         """The observation vector of packed rows, a view [..., observation_dim]."""
         return rows.narrow(-1, 0, self.observation_dim)
-
-    def check(self, columns: Mapping[str, np.ndarray | Tensor], num_rows: int) -> None:
-        """Raise ValueError unless every column is present with `num_rows` rows of its shape."""
-        for name in self.input_columns:
-            if name not in columns:
-                raise ValueError(
-                    f"replay: column {name!r} is missing; the batch has {sorted(columns)}"
-                )
-            want = (num_rows, *self.columns[name].shape)
-            have = tuple(columns[name].shape)
-            if have != want:
-                raise ValueError(
-                    f"replay: column {name!r} has shape {have}, need {want}: each episode of L "
-                    "transitions is L rows and one final frame"
-                )
-            if name in self.image_keys and str(columns[name].dtype) not in ("uint8", "torch.uint8"):
-                raise ValueError(f"replay: column {name!r} is {columns[name].dtype}, need uint8")
 
     def pack(self, columns: Mapping[str, np.ndarray | Tensor], num_rows: int) -> Tensor:
         """Packed rows [num_rows, row_width] on the CPU; mc_return and end_of_task are zero."""
@@ -122,5 +155,9 @@ class ReplaySchema:
 
     def describe(self) -> dict[str, object]:
         """The schema as JSON, to recognise a saved ring."""
-        columns = {n: [list(spec.shape), spec.dtype] for n, spec in self.columns.items()}
-        return {"columns": columns, "observation_keys": self.observation_keys}
+        return {
+            "columns": {n: [list(spec.shape), spec.dtype] for n, spec in self.columns.items()},
+            "observation_keys": self.observation_keys,
+            "row": list(self.packed),
+            "features_fingerprint": self.features_fingerprint,
+        }

@@ -15,9 +15,18 @@ class SymmetricReplay:
     Args:
         offline: base-policy successes, demonstrations.
         online: what the learner's own policy experienced.
+
+    Raises:
+        ValueError: the schemas differ, or their features were computed by different encoders.
     """
 
     def __init__(self, offline: FrameRing, online: FrameRing) -> None:
+        encoders = [ring.schema.features_fingerprint for ring in (offline, online)]
+        if encoders[0] != encoders[1]:
+            raise ValueError(
+                "replay: the features of the offline ring are those of encoder "
+                f"{encoders[0]}, of the online ring of encoder {encoders[1]}; compute both with one"
+            )
         if offline.schema.describe() != online.schema.describe():
             raise ValueError("replay: the offline and the online ring have different columns")
         self.offline = offline

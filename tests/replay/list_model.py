@@ -5,9 +5,11 @@ import numpy as np
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema
 
 ACT, GAMMA = 2, 0.9
+FEATURES = "observation.features.image"
 
 
-def schema(images=False):
+def schema(images=False, features=None, extras=False):
+    """`features` is the fingerprint of their encoder."""
     scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((ACT,))
     columns = {
         "observation.environment_state": ColumnSpec((2,)),
@@ -23,10 +25,17 @@ def schema(images=False):
     }
     if images:
         columns["observation.images.image"] = ColumnSpec((4, 4, 3), "uint8")
-    return ReplaySchema(columns, ["observation.state", "observation.environment_state"])
+    if features:
+        columns[FEATURES] = ColumnSpec((5, 2, 3), "float16")
+    if extras:
+        columns["discrete_action"] = action
+        columns["discrete_penalty"] = scalar
+        columns["probing"] = flag
+    keys = ["observation.state", "observation.environment_state"]
+    return ReplaySchema(columns, keys, features)
 
 
-def make_episode(number, length, terminated, images=False, seed=0):
+def make_episode(number, length, terminated, images=False, features=False, extras=False, seed=0):
     """Frame t of episode `number` carries the id 1000 * number + t in its observation."""
     rng = np.random.default_rng([seed, number])
     rows = length + 1
@@ -49,6 +58,14 @@ def make_episode(number, length, terminated, images=False, seed=0):
         image = rng.integers(0, 256, (rows, 4, 4, 3), dtype=np.uint8)
         image[:, 0, 0, 0], image[:, 0, 0, 1] = number % 256, np.arange(rows) % 256
         episode["observation.images.image"] = image
+    if features:
+        values = rng.standard_normal((rows, 5, 2, 3)).astype(np.float16)
+        values[:, 0, 0, 0], values[:, 0, 0, 1] = number, np.arange(rows)
+        episode[FEATURES] = values
+    if extras:  # their final frames hold something, which no sample may show
+        episode["discrete_action"] = rng.standard_normal((rows, ACT)).astype(np.float32)
+        episode["discrete_penalty"] = rng.standard_normal(rows).astype(np.float32)
+        episode["probing"] = rng.random(rows) < 0.5
     return episode
 
 
@@ -79,7 +96,12 @@ class ListModel:
             for t in range(length):
                 m = min(n_step, length - t)
                 ended = e["terminated"][length - 1] and t + m == length
-                yield {
+                extras = {}
+                if "probing" in e:
+                    extras = {name: e[name][t] for name in ("discrete_action", "probing")}
+                    penalties = [gamma**k * e["discrete_penalty"][t + k] for k in range(m)]
+                    extras["discrete_penalty"] = sum(penalties)
+                yield extras | {
                     "observation": np.append(
                         e["observation.state"][t], e["observation.environment_state"][t]
                     ),
@@ -97,12 +119,13 @@ class ListModel:
                 }
 
 
-def filled(capacity, batches):
-    ring, model, number = FrameRing(schema(), capacity, seed=0), ListModel(capacity), 0
+def filled(capacity, batches, extras=False):
+    ring = FrameRing(schema(extras=extras), capacity, seed=0)
+    model, number = ListModel(capacity), 0
     for batch in batches:
         episodes = []
         for length, terminated in batch:
-            episodes.append(make_episode(number, length, terminated))
+            episodes.append(make_episode(number, length, terminated, extras=extras))
             number += 1
         ring.add_episodes(join(episodes), lengths(episodes), GAMMA)
         for episode in episodes:

@@ -1,5 +1,6 @@
 """The ring against a plain list of episodes, whatever is added in whatever order."""
 
+import os
 import pathlib
 import sys
 
@@ -24,15 +25,16 @@ def histories(draw):
 
 
 @settings(max_examples=120, deadline=None)
-@given(histories(), st.integers(1, 5))
-def test_every_transition_equals_the_list_model(history, n_step):
-    ring, model = filled(*history)
+@given(histories(), st.integers(1, 5), st.booleans())
+def test_every_transition_equals_the_list_model(history, n_step, extras):
+    ring, model = filled(*history, extras=extras)
     expected = list(model.transitions(n_step, GAMMA))
     assert len(ring) == len(expected)
     assert ring.num_rows == sum(len(e["reward"]) for e in model.episodes)
     if not expected:
         return
     batch = ring.gather(ring.start_rows(), n_step, GAMMA).unpack(ring.schema)
+    assert batch.keys() == expected[0].keys()
     for name, values in batch.items():
         want = np.array([row[name] for row in expected], dtype=np.float64)
         np.testing.assert_allclose(values.double().numpy(), want, rtol=1e-5, atol=1e-5)
@@ -173,3 +175,52 @@ def test_a_schema_without_a_required_column_is_refused():
     good = schema().columns
     with pytest.raises(ValueError, match="dtype int64"):
         ReplaySchema({**good, "reward": ColumnSpec((), "int64")}, ["observation.state"])
+    with pytest.raises(ValueError, match="'discount' has the name of something"):
+        ReplaySchema({**good, "discount": ColumnSpec(())}, ["observation.state"])
+    with pytest.raises(ValueError, match=r"'discrete_penalty' has shape \(2,\), need a scalar"):
+        ReplaySchema({**good, "discrete_penalty": ColumnSpec((2,))}, ["observation.state"])
+
+
+# --- further columns -----------------------------------------------------------------------------
+
+
+def test_further_columns_keep_their_dtype_and_the_penalty_is_summed_as_the_reward_is():
+    ring, _ = filled(30, [[(4, False)]], extras=True)
+    episode = make_episode(0, 4, False, extras=True)
+    batch = ring.gather(ring.start_rows(), 3, 0.5).unpack(ring.schema)
+    assert batch["probing"].dtype == torch.bool
+    assert batch["discrete_action"].tolist() == episode["discrete_action"][:4].tolist()
+    p = episode["discrete_penalty"].tolist()
+    want = [p[0] + p[1] / 2 + p[2] / 4, p[1] + p[2] / 2 + p[3] / 4, p[2] + p[3] / 2, p[3]]
+    assert batch["discrete_penalty"].tolist() == pytest.approx(want)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+def resident_bytes():
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
+
+
+def test_a_filling_ring_takes_memory_as_it_fills_and_in_the_end_what_was_predicted():
+    image = ColumnSpec((64, 64, 3), "uint8")
+    features = ColumnSpec((128, 4, 4), "float16")
+    columns = schema().columns | {f"observation.images.{n}": image for n in "ab"}
+    columns |= {f"observation.features.{n}": features for n in "ab"}
+    large = ReplaySchema(columns, schema().observation_keys, "encoder")
+    capacity = 8000
+    # by hand: 3 + 2 * 2 + 5 scalars and 2 computed ones of float32, two int64, images, features
+    predicted = capacity * (4 * 14 + 2 * 8 + 2 * 64 * 64 * 3 + 2 * 128 * 4 * 4 * 2)
+    assert FrameRing.predict_nbytes(large, capacity) == predicted  # 263 MB
+    frames = {name: np.ones((100, *spec.shape), spec.dtype) for name, spec in columns.items()}
+    frames["terminated"][:] = False
+    before = resident_bytes()
+    ring = FrameRing(large, capacity)
+    assert ring.nbytes == predicted
+    assert resident_bytes() - before < 0.05 * predicted
+    for number in range(2 * capacity // 100):
+        ring.add_episodes(frames, [99], GAMMA)
+        if number == capacity // 200 - 1:
+            assert 0.4 * predicted < resident_bytes() - before < 0.6 * predicted
+    assert 0.9 * predicted < resident_bytes() - before < 1.1 * predicted

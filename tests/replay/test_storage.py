@@ -3,14 +3,17 @@
 import json
 import pathlib
 import sys
+import time
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from list_model import GAMMA, filled, lengths, make_episode, schema
 
-from pld_ray.replay import FrameRing, ReplayFileError, storage
+from pld_ray.replay import ColumnSpec, FrameRing, ReplayFileError, ReplaySchema, storage
 
 HISTORIES = {
     "empty": [],
@@ -56,20 +59,6 @@ def test_images_come_back(tmp_path):
     same_samples(ring, other)
 
 
-def test_saving_again_replaces_the_ring_and_leaves_no_other_file(tmp_path):
-    ring, _ = filled(30, HISTORIES["partly full"])
-    ring.save(tmp_path)
-    first = {p.name for p in tmp_path.iterdir()}
-    episode = make_episode(7, 4, True)
-    ring.add_episodes(episode, [4], GAMMA)
-    ring.save(tmp_path)
-    second = {p.name for p in tmp_path.iterdir()}
-    assert len(first) == len(second) == 2
-    other = FrameRing(schema(), 30)
-    other.load(tmp_path)
-    same_samples(ring, other)
-
-
 def test_a_save_that_dies_leaves_the_former_ring_readable(tmp_path, monkeypatch):
     ring, _ = filled(30, HISTORIES["partly full"])
     ring.save(tmp_path)
@@ -91,28 +80,60 @@ def test_a_save_that_dies_leaves_the_former_ring_readable(tmp_path, monkeypatch)
 
 
 def saved(tmp_path):
+    """Two segments; the first and `ring.json`."""
     ring, _ = filled(30, HISTORIES["partly full"])
     ring.save(tmp_path)
-    return next(tmp_path.glob("rows-*.safetensors")), tmp_path / storage.META_FILE
+    first = next(tmp_path.glob("segment-*.safetensors"))
+    ring.add_episodes(make_episode(7, 4, True), [4], GAMMA)
+    ring.save(tmp_path)
+    assert len(list(tmp_path.glob("segment-*.safetensors"))) == 2
+    return first, tmp_path / storage.META_FILE
 
 
 def load(tmp_path, capacity=30):
     FrameRing(schema(), capacity).load(tmp_path)
 
 
-def test_one_flipped_byte_is_found_and_the_file_named(tmp_path):
-    data, _ = saved(tmp_path)
-    content = bytearray(data.read_bytes())
-    content[len(content) // 2] ^= 1
-    data.write_bytes(content)
-    with pytest.raises(ReplayFileError, match=f"{data.name}: the checksum differs"):
+def edit(meta, **entries):
+    """Change entries of `ring.json` and sign it again."""
+    description = json.loads(meta.read_text()) | entries
+    del description["checksum"]
+    meta.write_text(json.dumps({**description, "checksum": storage.checksum(description)}))
+
+
+def test_the_files_are_what_the_safetensors_library_reads(tmp_path):
+    ring, model = filled(30, HISTORIES["wrapped"])
+    ring.save(tmp_path)
+    tensors = load_file(next(tmp_path.glob("segment-*.safetensors")))
+    assert tensors.keys() == {"rows.0", "rows.1"}
+    rows = torch.cat([tensors["rows.0"], tensors["rows.1"]])
+    ids = [i for e in model.episodes for i in e["observation.state"][:, 0].tolist()]
+    assert schema().view(rows, "observation.state")[:, 0].tolist() == ids
+
+
+def test_every_flipped_byte_is_found_and_the_file_named(tmp_path):
+    for path in saved(tmp_path):
+        original = path.read_bytes()
+        for place in range(0, len(original), max(1, len(original) // 40)):
+            content = bytearray(original)
+            content[place] ^= 1
+            path.write_bytes(content)
+            with pytest.raises(ReplayFileError, match=path.name.replace(".", r"\.")):
+                load(tmp_path)
+        path.write_bytes(original)
+    load(tmp_path)
+
+
+def test_a_cut_off_file_is_found(tmp_path):
+    data, meta = saved(tmp_path)
+    content = data.read_bytes()
+    data.write_bytes(content[:-10])
+    size = len(content)
+    with pytest.raises(ReplayFileError, match=rf"{data.name}: it has {size - 10} bytes.* {size};"):
         load(tmp_path)
-
-
-def test_a_truncated_file_is_found(tmp_path):
-    data, _ = saved(tmp_path)
-    data.write_bytes(data.read_bytes()[:-10])
-    with pytest.raises(ReplayFileError, match="checksum"):
+    data.write_bytes(content)
+    meta.write_bytes(meta.read_bytes()[:-10])
+    with pytest.raises(ReplayFileError, match=r"ring\.json: not readable as JSON"):
         load(tmp_path)
 
 
@@ -125,6 +146,16 @@ def test_missing_files_are_named(tmp_path):
         load(tmp_path)
 
 
+def test_a_refused_load_leaves_the_ring_as_it_was(tmp_path):
+    data, _ = saved(tmp_path)
+    data.write_bytes(b"x" * data.stat().st_size)
+    batches = [[(4, True), (6, False)]]
+    ring, untouched = filled(30, batches)[0], filled(30, batches)[0]
+    with pytest.raises(ReplayFileError, match="checksum"):
+        ring.load(tmp_path)
+    same_samples(ring, untouched)
+
+
 def test_a_foreign_json_is_refused(tmp_path):
     _, meta = saved(tmp_path)
     for content in ("{}", "[1, 2]", "not json", '{"format": "something else"}'):
@@ -133,17 +164,55 @@ def test_a_foreign_json_is_refused(tmp_path):
             load(tmp_path)
 
 
+def test_another_format_version_is_refused(tmp_path):
+    _, meta = saved(tmp_path)
+    edit(meta, version=1)
+    with pytest.raises(ReplayFileError, match="format version 1, need 2; continue with"):
+        load(tmp_path)
+
+
+def test_another_kind_of_device_is_refused(tmp_path):
+    _, meta = saved(tmp_path)
+    edit(meta, device="cuda")
+    with pytest.raises(ReplayFileError, match="the ring was on cuda, this one is on cpu"):
+        load(tmp_path)
+
+
 def test_other_columns_are_named(tmp_path):
     _, meta = saved(tmp_path)
-    description = json.loads(meta.read_text())
-    description["schema"]["columns"]["action"] = [[9], "float32"]
-    meta.write_text(json.dumps(description))
+    description = json.loads(meta.read_text())["schema"]
+    columns = description["columns"] | {"action": [[9], "float32"]}
+    edit(meta, schema=description | {"columns": columns})
     with pytest.raises(ReplayFileError, match="column 'action'"):
+        load(tmp_path)
+    edit(meta, schema=description | {"row": description["row"][::-1]})
+    with pytest.raises(ReplayFileError, match="row, which columns lie in which order"):
         load(tmp_path)
 
 
 def test_a_ring_that_does_not_fit_is_refused_and_a_larger_one_takes_it(tmp_path):
-    saved(tmp_path)  # 14 rows
-    with pytest.raises(ReplayFileError, match="holds 14 rows but the capacity is 10"):
-        load(tmp_path, capacity=10)
-    load(tmp_path, capacity=100)
+    saved(tmp_path)  # 19 rows
+    with pytest.raises(ReplayFileError, match="holds 19 rows but the capacity is 18"):
+        load(tmp_path, capacity=18)
+    for capacity in (19, 100):
+        load(tmp_path, capacity=capacity)
+
+
+def test_a_large_ring_is_saved_and_restored_within_seconds(tmp_path):
+    columns = schema().columns | {"observation.environment_state": ColumnSpec((31,))}
+    wide = ReplaySchema(columns | {"action": ColumnSpec((7,))}, schema().observation_keys)
+    ring = FrameRing(wide, 250_000)
+    rows = {n: np.ones((50_000, *c.shape), c.dtype) for n, c in wide.columns.items()}
+    rows["terminated"][:] = False
+    for _ in range(5):
+        ring.add_episodes(rows, [199] * 250, GAMMA)
+    start = time.perf_counter()
+    ring.save(tmp_path)
+    restored = FrameRing(wide, 250_000)
+    middle = time.perf_counter()
+    restored.load(tmp_path)
+    end = time.perf_counter()
+    assert restored.num_rows == ring.num_rows == 250_000
+    assert middle - start < 5
+    assert end - middle < 5
+    same_samples(ring, restored)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from list_model import GAMMA, filled, make_episode, schema
+from list_model import FEATURES, GAMMA, filled, make_episode, schema
 
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
 
@@ -63,6 +63,22 @@ def test_images_are_joined():
     assert batch["observation.images.image"][:, 0, 0, 0].tolist() == [0] * 4 + [1] * 4
 
 
+def rings_with_everything():
+    rings = [FrameRing(schema(features="e", extras=True), 50, seed=s) for s in (0, 1)]
+    for number, ring in enumerate(rings):
+        episode = make_episode(number, 10, True, features=True, extras=True)
+        ring.add_episodes(episode, [10], GAMMA)
+    return rings
+
+
+def test_features_and_further_columns_are_joined():
+    batch = SymmetricReplay(*rings_with_everything()).sample(8, 3, GAMMA)
+    halves = [ring.sample(4, 3, GAMMA) for ring in rings_with_everything()]
+    for name in (FEATURES, f"next.{FEATURES}", "discrete_action", "discrete_penalty", "probing"):
+        assert torch.equal(batch[name], torch.cat([half[name] for half in halves]))
+    assert batch[FEATURES][:, 0, 0, 0].tolist() == [0] * 4 + [1] * 4
+
+
 def test_observations_of_both_rings():
     offline, _ = filled(30, [[(5, True), (4, False)]])
     online = ring_with(10, 1)
@@ -75,3 +91,17 @@ def test_rings_with_different_columns_are_refused():
     other = ReplaySchema({**schema().columns, "extra": ColumnSpec((3,))}, schema().observation_keys)
     with pytest.raises(ValueError, match="different columns"):
         SymmetricReplay(FrameRing(schema(), 10), FrameRing(other, 10))
+
+
+def test_rings_with_features_of_different_encoders_are_refused():
+    rings = [FrameRing(schema(features=encoder), 10) for encoder in ("one", "two")]
+    with pytest.raises(ValueError, match="encoder one, of the online ring of encoder two"):
+        SymmetricReplay(*rings)
+
+
+def test_rings_that_pack_their_rows_in_another_order_are_refused():
+    columns = schema(extras=True).columns
+    last = {"discrete_action": columns.pop("discrete_action")}
+    other = ReplaySchema(columns | last, schema().observation_keys)
+    with pytest.raises(ValueError, match="different columns"):
+        SymmetricReplay(FrameRing(schema(extras=True), 10), FrameRing(other, 10))

@@ -1,0 +1,99 @@
+"""What comes into a ring: checked whole, before anything of it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, MC_RETURN, ReplaySchema
+
+Columns = Mapping[str, np.ndarray | Tensor]
+
+
+def packed_episodes(
+    schema: ReplaySchema, columns: Columns, episode_lengths: Sequence[int], capacity: int
+) -> Tensor:
+    """Packed rows of the episodes, [sum(L + 1), row_width].
+
+    Raises:
+        ValueError: as `FrameRing.add_episodes`.
+    """
+    for number, length in enumerate(episode_lengths):
+        if length < 1:
+            raise ValueError(f"replay: episode {number} has {length} transitions, need >= 1")
+        if length + 1 > capacity:
+            raise ValueError(
+                f"replay: episode {number} needs {length + 1} rows but the capacity is "
+                f"{capacity}; raise online_capacity or offline_capacity"
+            )
+    ends = list(accumulate(length + 1 for length in episode_lengths))
+    num_rows = ends[-1] if ends else 0
+    check_columns(schema, columns, num_rows)
+    rows = schema.pack(columns, num_rows)
+    check_finite(schema, columns, rows, ends)
+    terminated = schema.view(rows, "terminated")
+    for number, (length, end) in enumerate(zip(episode_lengths, ends, strict=True)):
+        if terminated[end - length - 1 : end - 2].any():
+            raise ValueError(
+                f"replay: episode {number} has `terminated` before its last transition"
+            )
+    return rows
+
+
+def check_columns(schema: ReplaySchema, columns: Columns, num_rows: int) -> None:
+    """Raise ValueError unless every column is present with `num_rows` rows of its shape."""
+    for name in schema.input_columns:
+        if name not in columns:
+            raise ValueError(f"replay: column {name!r} is missing; the batch has {sorted(columns)}")
+        want = (num_rows, *schema.columns[name].shape)
+        have = tuple(columns[name].shape)
+        if have != want:
+            raise ValueError(
+                f"replay: column {name!r} has shape {have}, need {want}: each episode of L "
+                "transitions is L rows and one final frame"
+            )
+        dtype = str(columns[name].dtype).removeprefix("torch.")
+        if name in schema.tensor_keys and dtype not in schema.accepted_dtypes(name):
+            raise ValueError(
+                f"replay: column {name!r} is {dtype}, need {schema.accepted_dtypes(name)[0]}"
+            )
+
+
+def check_finite(schema: ReplaySchema, columns: Columns, rows: Tensor, ends: Sequence[int]) -> None:
+    """Raise ValueError naming the first column, episode and row that is not finite in float32.
+
+    One look at everything; the culprit is searched only if there is one.
+    """
+    features = {name: torch.as_tensor(columns[name]) for name in schema.feature_keys}
+    if all(torch.isfinite(values).all() for values in (rows, *features.values())):
+        return
+    packed = {name: schema.view(rows, name) for name in schema.packed}
+    for name, values in (packed | features).items():
+        spoilt = ~torch.isfinite(values).reshape(len(values), -1).all(1)
+        if spoilt.any():
+            row = int(spoilt.nonzero()[0])
+            episode = int(np.searchsorted(ends, row, side="right"))
+            row -= ends[episode - 1] if episode else 0
+            raise ValueError(
+                f"replay: column {name!r} holds a NaN or an infinity in episode {episode}, row "
+                f"{row}; nothing was stored, look at what produced it"
+            )
+
+
+def with_outcome(schema: ReplaySchema, rows: Tensor, gamma: float) -> Tensor:
+    """Fill what is known at the end of an episode of L transitions, rows [L + 1, row_width].
+
+    mc_return on the transitions; on the final frame reward and penalty 0, so that a window may
+    run past the end, and end_of_task.
+    """
+    for name in ("reward", DISCRETE_PENALTY) if schema.has_penalty else ("reward",):
+        schema.view(rows, name)[-1] = 0.0
+    rewards = schema.view(rows, "reward")[:-1].tolist()
+    returns = accumulate(reversed(rewards), lambda later, reward: reward + gamma * later)
+    schema.view(rows, MC_RETURN)[:-1] = torch.tensor(list(returns)).flip(0)
+    schema.view(rows, END_OF_TASK)[-1] = schema.view(rows, "terminated")[-2]
+    return rows

@@ -1,0 +1,67 @@
+"""What is not finite never enters a ring."""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from list_model import FEATURES, GAMMA, join, lengths, make_episode, schema
+
+from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema
+
+FLOATS = (
+    "observation.state",
+    "observation.environment_state",
+    "base_action",
+    "action",
+    "reward",
+    "residual_scale",
+    "discrete_action",
+    "discrete_penalty",
+    FEATURES,
+)
+LENGTHS = (3, 1, 5)
+
+
+def batch():
+    episodes = [
+        make_episode(k, length, True, features=True, extras=True)
+        for k, length in enumerate(LENGTHS)
+    ]
+    return join(episodes), lengths(episodes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(FLOATS),
+    st.sampled_from([np.nan, np.inf, -np.inf]),
+    st.integers(0, sum(LENGTHS) + len(LENGTHS) - 1),
+    st.integers(0, 2**31),
+)
+def test_the_column_episode_and_row_are_named_and_nothing_is_stored(name, value, row, element):
+    ring = FrameRing(schema(features="encoder", extras=True), 40)
+    columns, episode_lengths = batch()
+    ring.add_episodes(columns, episode_lengths, GAMMA)
+    before = ring.observations().clone()
+    flat = columns[name].reshape(len(columns[name]), -1)
+    flat[row, element % flat.shape[1]] = value
+    places = [(k, t) for k, length in enumerate(LENGTHS) for t in range(length + 1)]
+    episode, t = places[row]
+    with pytest.raises(ValueError, match=rf"'{name}' holds .* in episode {episode}, row {t};"):
+        ring.add_episodes(columns, episode_lengths, GAMMA)
+    assert ring.observations().tolist() == before.tolist()
+    assert ring.episode_lengths == list(LENGTHS)
+
+
+def test_a_double_that_overflows_float32_is_refused_too():
+    columns = schema().columns | {"force": ColumnSpec((2,), "float64")}
+    ring = FrameRing(ReplaySchema(columns, schema().observation_keys), 10)
+    episode = make_episode(0, 3, True) | {"force": np.zeros((4, 2))}
+    ring.add_episodes(episode, [3], GAMMA)
+    episode["force"][2, 1] = 1e39
+    with pytest.raises(ValueError, match=r"'force' holds .* in episode 0, row 2;"):
+        ring.add_episodes(episode, [3], GAMMA)
