@@ -60,6 +60,8 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    gripper_dims = (6,)
+    """Action dimensions that command a gripper: -1 opens, +1 closes, 0 keeps."""
 
     def __init__(
         self,

@@ -14,9 +14,11 @@ import ray
 import envs
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
-from pld_ray.base_policy import load_base_policy
-from pld_ray.base_policy.checkpoint import open_checkpoint
+from pld_ray.algorithm.module import image_shapes
+from pld_ray.algorithm.validation import check_grippers
+from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.rollout.factory import make_base_policy
 from pld_ray.rollout.vector_env import check_policy_matches
 
 
@@ -28,6 +30,7 @@ def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
         ResidualSACConfig()
         .environment(env_config=asdict(config.env))
         .base_policy(
+            type=policy.type,
             path=policy.path,
             placement=policy.placement,
             replicas=policy.replicas,
@@ -40,12 +43,16 @@ def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
             num_envs_per_env_runner=runners.num_envs_per_env_runner,
             num_cpus_per_env_runner=runners.num_cpus_per_env_runner,
         )
-        .learners(num_learners=runners.num_learners)
+        .learners(
+            num_learners=runners.num_learners,
+            num_gpus_per_learner=runners.num_gpus_per_learner,
+        )
         .training(
             **parameters,
             sample_steps=runners.sample_steps,
             offline_cache=str(offline_cache_folder(config)),
             collection_seed=config.collection_seed,
+            pretrained_critic=config.pretrained_critic,
         )
         .debugging(seed=config.seed, log_level="ERROR")
     )
@@ -61,10 +68,12 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     algorithm = config.algorithm
     identity = {
         "env": asdict(config.env),
-        "base_policy": open_checkpoint(config.policy.path).fingerprint(),
+        "base_policy": base_policy_fingerprint(config.policy.type, config.policy.path),
         "collection": [
             algorithm.offline_episodes,
             algorithm.warmup_steps,
+            algorithm.warmup_actions,
+            algorithm.gripper,
             config.collection_seed,
             config.runners.num_env_runners,
             config.runners.num_envs_per_env_runner,
@@ -84,8 +93,13 @@ def check_environment(config: TrainConfig) -> None:
     """
     try:
         env = envs.LiberoEnv(**asdict(config.env))
-        policy = load_base_policy(config.policy.path)
-        _, actions = check_policy_matches(policy, env.observation_space, env.action_space)
+        settings = {"type": config.policy.type, "path": config.policy.path}
+        policy = make_base_policy(settings, env.action_space)
+        observations, actions = check_policy_matches(
+            policy, env.observation_space, env.action_space
+        )
+        image_shapes(observations, config.algorithm)
+        check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))
         needed = config.evaluation.held_states + config.evaluation.validation_states
         if needed > env.num_init_states:
             raise ConfigError(

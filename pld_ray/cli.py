@@ -1,4 +1,4 @@
-"""`pld-ray`: train, eval."""
+"""`pld-ray`: train, pretrain, eval."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 COMMANDS = {
     "train": "collect, train and evaluate a residual on a frozen base policy",
+    "pretrain": "collect base-policy data and initialise the critic on it (Cal-QL), then stop",
     "eval": "evaluate a checkpoint: base and base + residual on the same init states",
 }
 
@@ -29,6 +30,8 @@ pld-ray train --config_path=FILE.yaml --algorithm.utd=2 ...   keys as in --print
               --resume=RUN_DIR      continue a run from its newest checkpoint
               --print_config        print the complete configuration and stop
               --dry_run             check configuration, environment and policy, then stop
+pld-ray pretrain --config_path=FILE.yaml ...   keys as in train; needs algorithm.calql_steps > 0;
+              its critic is loaded by train --pretrained_critic=RUN_DIR/checkpoints/pretrained
 pld-ray eval  --checkpoint=DIR      a folder below RUN_DIR/checkpoints
               [--n_episodes=100] [--output_dir=DIR]
 """
@@ -56,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     from pld_ray.run_dir import RunError
 
     try:
-        return run_train(args) if command == "train" else run_eval(args)
+        return {"train": run_train, "pretrain": run_pretrain, "eval": run_eval}[command](args)
     except (ConfigError, RunError, OfflineCacheError, NonFiniteTrainingError) as error:
         print(f"pld-ray: {error}", file=sys.stderr)
         return 2
@@ -103,6 +106,26 @@ def run_train(args: list[str]) -> int:
             f"init states, {summary['env_steps']} environment steps, "
             f"{summary['total_wall_s']:.0f} s\nresults: {RunDir(resume or config.output_dir).path}"
         )
+    return 0
+
+
+def run_pretrain(args: list[str]) -> int:
+    """`pld-ray pretrain`."""
+    from pld_ray.config import TrainConfig, load_config, main_print, pop_flag
+    from pld_ray.pretrain import pretrain
+
+    print_config = pop_flag(args, "print_config")
+    config = load_config(TrainConfig, args)
+    if print_config:
+        main_print(config)
+        return 0
+    summary = pretrain(config)
+    print(
+        f"{summary['calql_steps']} Cal-QL steps on {summary['offline_transitions']} offline "
+        f"transitions: Q on data {summary['q_data']:.3f}, on policy actions "
+        f"{summary['q_policy']:.3f}, {summary['bound_rate']:.0%} of them below the data's return\n"
+        f"use it with: pld-ray train --pretrained_critic={summary['checkpoint']}"
+    )
     return 0
 
 

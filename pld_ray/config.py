@@ -41,6 +41,8 @@ class EnvConfig:
 class PolicyConfig:
     """The frozen base policy."""
 
+    type: str = "lerobot"
+    """`lerobot`, or `none`: a base action of zeros, for learning from scratch."""
     path: str | None = None
     """A LeRobot checkpoint folder; None is the policy shipped for `pld_tabletop`."""
     placement: str = "inline"
@@ -66,7 +68,10 @@ class RunnersConfig:
     num_cpus_per_env_runner: float = 0.5
     """CPU share that Ray reserves for each rollout process."""
     num_learners: int = 0
-    """0 learns in the driver, 1 in an actor of its own."""
+    """0 learns in the driver, 1 in an actor of its own; more share the replay, each with batches
+    of its own, and average their gradients."""
+    num_gpus_per_learner: float = 0.0
+    """GPU share of each learner."""
     sample_steps: int = 100
     """Environment steps per training step, over all runners."""
 
@@ -128,6 +133,8 @@ class TrainConfig:
     """Folder of the run; it must be new or empty unless the run is resumed."""
     offline_cache: str | None = None
     """Folder of collected base-policy data; None is `cache/<task>` beside the run's folder."""
+    pretrained_critic: str | None = None
+    """A checkpoint of `pld-ray pretrain` (or `train`) whose critic this run starts from."""
     ray_address: str | None = None
     """A running Ray cluster (`auto`, `host:port`); None starts a local one."""
 
@@ -141,7 +148,8 @@ class TrainConfig:
             (self.total_steps >= 1, "total_steps", ">= 1"),
             (self.runners.num_env_runners >= 0, "runners.num_env_runners", ">= 0"),
             (self.runners.num_envs_per_env_runner >= 1, "runners.num_envs_per_env_runner", ">= 1"),
-            (self.runners.num_learners in (0, 1), "runners.num_learners", "0 or 1"),
+            (self.runners.num_learners >= 0, "runners.num_learners", ">= 0"),
+            (self.policy.type in ("lerobot", "none"), "policy.type", "lerobot or none"),
             (self.runners.sample_steps >= 1, "runners.sample_steps", ">= 1"),
             (self.policy.placement in ("inline", "pool"), "policy.placement", "inline or pool"),
             (self.evaluation.interval_steps >= 0, "evaluation.interval_steps", ">= 0"),

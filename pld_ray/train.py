@@ -194,6 +194,7 @@ class TrainingLoop:
                 clock = time.monotonic()
                 result = algorithm.train()
                 self.state.train_wall_s += time.monotonic() - clock
+                self.record_initialization()
                 row = flatten_result(result) | {
                     "train/success_rate": running_success(algorithm.recent_success),
                     "updates": algorithm.updates,
@@ -216,6 +217,10 @@ class TrainingLoop:
                     self.save(f"step_{algorithm.env_steps:09d}")
                     self.run_dir.prune(self.config.checkpoint.keep)
         return not stop.requested
+
+    def record_initialization(self) -> None:
+        """What the Cal-QL initialisation logged since the last call, a line per share of steps."""
+        record_initialization(self.algorithm, self.record)
 
     def evaluate(self) -> dict[str, float]:
         """Success on the validation states; the best one so far is kept as `best`."""
@@ -310,6 +315,13 @@ class TrainingLoop:
         while self.state.next_checkpoint <= steps:
             self.state.next_checkpoint += interval
         return True
+
+
+def record_initialization(algorithm: ResidualSAC, record: Any) -> None:
+    """Hand the figures of the Cal-QL initialisation to `record` as `calql/...`; forget them."""
+    for row in algorithm.calql_rows:
+        record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
+    algorithm.calql_rows = []
 
 
 def success_rate(rows: list[dict[str, Any]]) -> float:

@@ -1,10 +1,16 @@
+import math
+import pathlib
+
 import pytest
 
+from pld_ray.algorithm import losses
 from pld_ray.algorithm.config import PARAMETER_NAMES
 from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.algorithm.validation import check_grippers
 from pld_ray.build import algorithm_config
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig, dump_config, field_names, load_config
+from pld_ray.networks import ResidualNetworks
 
 
 def test_the_printed_configuration_reads_back_equal(tmp_path):
@@ -35,7 +41,7 @@ def test_flags_win_over_the_file(tmp_path):
         (["--algorithm.tau=3"], r"algorithm\.tau=3\.0: must be in \(0, 1\]"),
         (["--algorithm.num_subsample_critics=5"], "between 1 and num_critics=2"),
         (["--policy.placement=gpu"], "policy.placement='gpu': must be inline or pool"),
-        (["--runners.num_learners=4"], "runners.num_learners=4: must be 0 or 1"),
+        (["--runners.num_learners=-1"], "runners.num_learners=-1: must be >= 0"),
         (["--config_path=missing.yaml"], "missing.yaml: no such file"),
     ],
 )
@@ -71,7 +77,9 @@ def test_every_parameter_has_one_name_in_yaml_rllib_and_python():
         assert f"algorithm.{name}" in field_names(TrainConfig)
 
 
-@pytest.mark.parametrize("preset", ["tabletop", "pld", "spec"])
+@pytest.mark.parametrize(
+    "preset", ["tabletop", "tabletop_images", "pld", "spec", "rlpd", "hilserl", "calql"]
+)
 def test_shipped_presets_load(preset):
     config = load_config(TrainConfig, [f"--config_path=experiments/presets/{preset}.yaml"])
     config.algorithm.validate()
@@ -84,6 +92,62 @@ def test_presets_say_what_their_source_says():
     pld = load_config(TrainConfig, ["--config_path=experiments/presets/pld.yaml"]).algorithm
     assert (pld.otf_candidates, pld.grad_clip_norm, pld.temperature_init) == (1, 1.0, 1.0)
     assert (pld.critic_actor_update_ratio, pld.online_capacity) == (2, 250_000)
+
+
+def test_hilserl_has_the_values_of_the_seeds_four_tables():
+    p = load_config(TrainConfig, ["--config_path=experiments/presets/hilserl.yaml"]).algorithm
+    # 6.1 core
+    assert (p.gamma, p.temperature_init, p.num_critics, p.tau, p.utd) == (0.99, 1.0, 2, 0.005, 1)
+    assert (p.target_entropy, p.backup_entropy) == (None, True)
+    # 6.2 networks
+    assert (p.latent_dim, p.state_encoder_hidden_dim, p.image_encoder_hidden_dim) == (256, 256, 32)
+    assert (p.shared_encoder, p.freeze_vision_encoder, p.vision_encoder_name) == (
+        True,
+        True,
+        "none",
+    )
+    # 6.3 optimisers
+    assert (p.actor_lr, p.critic_lr, p.temperature_lr, p.grad_clip_norm) == (3e-4, 3e-4, 3e-4, 40.0)
+    # 6.4 policy: the seed gives standard deviations
+    assert (p.use_tanh_squash, p.init_final) == (True, 0.05)
+    assert math.exp(p.log_std_min) == pytest.approx(1e-5, rel=1e-4)
+    assert math.exp(p.log_std_max) == pytest.approx(10.0, rel=1e-4)
+    # 6.5 training
+    assert (p.critic_actor_update_ratio, p.warmup_steps) == (1, 100)
+    assert (p.online_capacity, p.offline_capacity) == (100_000, 100_000)
+    # -d / 2 of a seven-dimensional action
+    networks = ResidualNetworks(8, 7, p)
+    assert losses.entropy_target(networks.residual_dims).item() == -3.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_critics": 2, "num_subsample_critics": 3}, r"num_subsample_critics=3.*between 1 and"),
+        ({"calql_lse_beta": 0.0}, r"calql_lse_beta=0.0: must be > 0"),
+        ({"gripper": "discrete", "residual_dims": [1.0] * 7}, r"residual_dims.*discrete gripper"),
+        ({"gripper": "none"}, r"gripper='none': must be continuous or discrete"),
+        ({"critic_dropout": 1.0}, r"critic_dropout=1.0"),
+        ({"value_range": [1.0, 0.0]}, r"value_range"),
+        ({"vision_encoder_name": "resnet"}, r"vision_encoder_name='resnet'.*torchvision:NAME"),
+        ({"task_embedding": "text"}, r"text_encoder_path=None"),
+        ({"warmup_actions": "random"}, r"warmup_actions='random'.*offline_episodes > 0"),
+        ({"target_reduction": "max"}, r"target_reduction='max': must be min or mean or weighted"),
+    ],
+)
+def test_options_that_cannot_work_are_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ResidualSACParams(**changes).validate()
+
+
+def test_a_discrete_gripper_needs_an_environment_with_one():
+    params = ResidualSACParams(gripper="discrete", gripper_dims=[3])
+    with pytest.raises(ValueError, match=r"gripper_dims=\[3\].*has grippers in dimensions \[6\]"):
+        check_grippers(params, (6,))
+    with pytest.raises(ValueError, match="has no gripper"):
+        check_grippers(params, ())
+    check_grippers(ResidualSACParams(gripper="discrete"), (6,))
+    check_grippers(ResidualSACParams(), ())
 
 
 def test_parameters_out_of_range_are_named():
@@ -109,3 +173,31 @@ def test_the_command_line_refuses_without_a_traceback(argv, message, capsys, tmp
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_every_cell_of_the_ablation_is_a_valid_run():
+    import importlib.util
+
+    path = pathlib.Path("experiments/benchmarks/ablation.py")
+    spec = importlib.util.spec_from_file_location("ablation", path)
+    ablation = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(ablation)
+    cells = ablation.load_cells()
+    assert {"full", "no_calql", "no_otf", "no_probing", "no_warmup", "rlpd", "sac_scratch"} <= set(
+        cells
+    )
+    configs = {
+        name: load_config(
+            TrainConfig, [f"--config_path={ablation.TASK_PRESET}", *ablation.flags(overrides)]
+        )
+        for name, overrides in cells.items()
+    }
+    assert configs["full"].algorithm.calql_steps > 0
+    assert configs["no_calql"].algorithm.calql_steps == 0
+    assert configs["no_calql"].algorithm.otf_candidates == configs["full"].algorithm.otf_candidates
+    assert configs["sac_scratch"].policy.type == "none"
+    assert not configs["rlpd"].algorithm.compose_base
+    assert (
+        configs["shipped"].algorithm
+        == load_config(TrainConfig, [f"--config_path={ablation.TASK_PRESET}"]).algorithm
+    )

@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from image_update import image_figures
 from learner_baselines import (
     ACTION_DIM,
     BATCH,
@@ -50,6 +51,8 @@ BARS = {
     "vs_rllib_equal": (">=", 5.0),
     "vs_rllib_default": (">=", 8.0),
     "otf_k8_over_k1": ("<=", 1.8),
+    "ensemble10_over_2": ("<=", 3.4),
+    "frozen_cache_speedup": (">=", 5.0),
 }
 
 
@@ -82,9 +85,11 @@ def random_ring(rows: int = ROWS) -> FrameRing:
 
 
 class Ours:
-    """`ResidualSACUpdate` on a `FrameRing`."""
+    """`ResidualSACUpdate` on a `FrameRing`; of N critics two are drawn for each target."""
 
-    def __init__(self, name: str, otf_candidates: int) -> None:
+    def __init__(
+        self, name: str, otf_candidates: int, num_critics: int = NUM_CRITICS, atoms: int = 1
+    ) -> None:
         self.name = name
         params = ResidualSACParams(
             actor_delay_updates=0,
@@ -97,7 +102,7 @@ class Ours:
             actor_lr=LR,
             critic_lr=LR,
             temperature_lr=LR,
-            num_critics=NUM_CRITICS,
+            num_critics=num_critics,
             num_subsample_critics=NUM_CRITICS,
             actor_reduction="min",
             otf_candidates=otf_candidates,
@@ -105,6 +110,7 @@ class Ours:
             critic_observes_base_action=False,
             hidden_dims=[WIDTH, WIDTH],
             critic_layer_norm=False,
+            critic_atoms=atoms,
         )
         torch.manual_seed(0)
         networks = ResidualNetworks(OBSERVATION_DIM, ACTION_DIM, params)
@@ -126,6 +132,8 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
         bare_loop(SeparateCritics, "bare_separate"),
         bare_loop(BatchedCritics, "bare_batched"),
         Ours("ours_k8", otf_candidates=8),
+        Ours("ours_n10", otf_candidates=1, num_critics=10),
+        Ours("ours_51_atoms", otf_candidates=1, atoms=51),
         lerobot_sac(),
     ]
     if with_rllib:
@@ -165,6 +173,9 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
         figures["vs_rllib_equal_uniform"] = ratio("rllib_equal_uniform")
         figures["vs_rllib_default"] = ratio("rllib_default")
     figures["otf_k8_over_k1"] = ratio("ours_k8")
+    figures["ensemble10_over_2"] = ratio("ours_n10")
+    figures["atoms51_over_scalar"] = ratio("ours_51_atoms")
+    figures |= image_figures()
     return figures
 
 

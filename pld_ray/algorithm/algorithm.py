@@ -8,6 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     LEARNER_RESULTS,
@@ -19,20 +20,22 @@ from pld_ray.algorithm.collection import BaseCollection
 from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.algorithm.evaluation import run_episodes
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
-from pld_ray.base_policy.checkpoint import open_checkpoint
+from pld_ray.base_policy import base_policy_fingerprint
 
 if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
 
 SAMPLE_TAG = "sample_columns"
 PROGRESS_FILE = "residual_sac.json"
+CALQL_SHARE = 200  # steps of one training step of the initialisation
 
 
 class ResidualSAC(Algorithm):
     """Residual soft actor-critic on a frozen base policy (seed 002; PLD).
 
     Phases: `collect` (base policy alone: successes into the offline ring, the rest and the warm-up
-    into the online ring), then `online` (probing, base + residual, updates).
+    into the online ring), `calql` (the critic's initialisation on the offline ring, if asked for),
+    then `online` (probing, base + residual, updates).
     """
 
     config: ResidualSACConfig
@@ -49,6 +52,9 @@ class ResidualSAC(Algorithm):
         self.failure_dir: str | None = None  # for the batch of a non-finite loss; None is logdir
         self.last_evaluation: list[dict[str, Any]] = []
         self.recent_success: list[bool] = []
+        self.calql_done = 0
+        self.calql_rows: list[dict[str, float]] = []  # figures along the initialisation
+        self._next_shard = 0
         self.base_policy_pool = self._start_base_policy()
         super().setup(config)
         params = self.config.residual_sac_params()
@@ -60,8 +66,8 @@ class ResidualSAC(Algorithm):
         config = self.config.copy(copy_frozen=False)
         path = config.base_policy_path
         pool = None
-        policy: Any = {"path": path}
-        if config.base_policy_placement == "pool":
+        policy: Any = {"type": config.base_policy_type, "path": path}
+        if config.base_policy_placement == "pool" and config.base_policy_type != "none":
             from pld_ray.base_policy import BasePolicyPool
 
             pool = BasePolicyPool(
@@ -83,11 +89,51 @@ class ResidualSAC(Algorithm):
         if self.phase == "collect":
             self.collection.step(self)
             return
+        if self.phase == "calql":
+            self._initialize_critic()
+            return
         pending = self._request_samples()
         self._update()
         batches = self._receive_samples(pending)
         self._feed(batches)
         self._publish()
+
+    def initialize(self) -> None:
+        """Collection and the critic's initialisation alone; what `pld-ray pretrain` runs."""
+        while self.phase != "online":
+            self.training_step()
+
+    def begin_learning(self) -> None:
+        """After the collection: take a pretrained critic, or initialise one, or go online."""
+        params = self.config.residual_sac_params()
+        pretrained = self.config.pretrained_critic
+        self.phase = "calql" if params.calql_steps and pretrained is None else "online"
+        if self.phase == "online":
+            self.begin_online()
+
+    def begin_online(self) -> None:
+        """The residual takes over from a fresh episode on every runner."""
+        self.phase = "online"
+        self._learn(residual_scale=self.schedule.value(0))
+        self.restart_runners(self.run_seed)
+        self._publish()
+
+    def _initialize_critic(self) -> None:
+        """(20), (21): a share of the Cal-QL steps, at the schedule's final beta."""
+        params = self.config.residual_sac_params()
+        steps = min(CALQL_SHARE, params.calql_steps - self.calql_done)
+        with self.metrics.log_time((TIMERS, "learner_update_timer")):
+            results = self._learn(calql_steps=steps, residual_scale=params.residual_scale)
+        self.calql_done += steps
+        figures = results[0].get(DEFAULT_MODULE_ID, {})
+        row = {
+            name: float(stats.peek())
+            for name, stats in figures.items()
+            if name.startswith(("calql_", "q_"))
+        }
+        self.calql_rows.append({"calql_steps": self.calql_done, **row})
+        if self.calql_done >= params.calql_steps:
+            self.begin_online()
 
     def _request_samples(self, base_only: bool = False) -> dict[str, Any]:
         """Ask every runner for its share; remote ones work while the learner updates."""
@@ -114,11 +160,11 @@ class ResidualSAC(Algorithm):
 
     def _feed(self, batches: list[dict[str, Any]]) -> None:
         """Columns to the learner by reference; the update debt grows by what is stored."""
-        feed = [
-            {k: b[k] for k in ("columns", "episode_lengths")} | {"buffer": "online"}
-            for b in batches
-            if b["episode_lengths"]
-        ]
+        feed = []
+        for b in (b for b in batches if b["episode_lengths"]):
+            columns = {k: b[k] for k in ("columns", "episode_lengths")}
+            feed.append({**columns, "buffer": "online", "shard": self._next_shard})
+            self._next_shard += 1
         if feed:
             self._learn(batches=feed)
         stored = sum(sum(b["episode_lengths"]) for b in batches)
@@ -142,8 +188,8 @@ class ResidualSAC(Algorithm):
             self._learn(num_updates=num_updates, residual_scale=beta)
         self.updates += num_updates
 
-    def _learn(self, **kwargs: Any) -> None:
-        """One `ResidualSACLearner.update` call, local or remote."""
+    def _learn(self, **kwargs: Any) -> list[Any]:
+        """One `ResidualSACLearner.update` call on every learner; their metrics."""
         kwargs |= {
             "failure_dir": self.failure_dir or self.logdir,
             "timesteps": {NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
@@ -151,7 +197,9 @@ class ResidualSAC(Algorithm):
         results = self.learner_group.foreach_learner(
             lambda learner, **kw: learner.update(**kw), **kwargs
         )
-        self.metrics.aggregate([r.get() for r in results], key=LEARNER_RESULTS)
+        metrics = [r.get() for r in results]
+        self.metrics.aggregate(metrics, key=LEARNER_RESULTS)
+        return metrics
 
     def _publish(self) -> None:
         """Actor, observation statistics and beta to every runner.
@@ -199,6 +247,8 @@ class ResidualSAC(Algorithm):
             "update_debt": self.update_debt,
             "collection_env_steps": self.collection.env_steps,
             "recent_success": self.recent_success,
+            "calql_done": self.calql_done,
+            "next_shard": self._next_shard,
             "schedule": self.schedule.state_dict(),
         }
         write_json_atomically(pathlib.Path(checkpoint_dir) / PROGRESS_FILE, progress)
@@ -225,6 +275,8 @@ class ResidualSAC(Algorithm):
         self.update_debt = progress["update_debt"]
         self.collection.env_steps = progress["collection_env_steps"]
         self.recent_success = progress["recent_success"]
+        self.calql_done = progress.get("calql_done", 0)
+        self._next_shard = progress.get("next_shard", 0)
         self.schedule.load_state_dict(progress["schedule"])
         self.restart_runners(self.run_seed)
         self.env_runner_group.foreach_env_runner(
@@ -259,9 +311,13 @@ class ResidualSAC(Algorithm):
         environment = {k: v for k, v in self.config.env_config.items() if k != "base_policy"}
         return {
             "environment": json.loads(json.dumps(environment)),
-            "base_policy": open_checkpoint(self.config.base_policy_path).fingerprint(),
+            "base_policy": base_policy_fingerprint(
+                self.config.base_policy_type, self.config.base_policy_path
+            ),
             "offline_episodes": params.offline_episodes,
             "warmup_steps": params.warmup_steps,
+            "warmup_actions": params.warmup_actions,
+            "gripper": params.gripper,
             "collection_seed": self.config.collection_seed,
         }
 

@@ -84,17 +84,23 @@ class BaseCollection:
 
     def _finish(self, algorithm: ResidualSAC) -> None:
         """Feed both rings, take the observation statistics, hand over to the residual."""
+        if self.params.warmup_steps == 0:  # the failures on the way to the successes are one
+            self.warmup = []
         batches = []
+        shards = max(1, algorithm.config.num_learners)
         for buffer, episodes in (("offline", self.offline), ("online", self.warmup)):
-            columns, lengths = concatenate_episodes(episodes)
-            batches.append({"columns": columns, "episode_lengths": lengths, "buffer": buffer})
+            for shard in range(shards):
+                columns, lengths = concatenate_episodes(episodes[shard::shards])
+                share = {"columns": columns, "episode_lengths": lengths}
+                batches.append({**share, "buffer": buffer, "shard": shard})
         algorithm._learn(
-            batches=batches, fit_normalizer=True, residual_scale=algorithm.schedule.value(0)
+            batches=batches,
+            fit_normalizer=True,
+            pretrained_critic=algorithm.config.pretrained_critic,
+            residual_scale=algorithm.schedule.value(0),
         )
         self.offline, self.warmup = [], []
-        algorithm.phase = "online"
-        algorithm.restart_runners(algorithm.run_seed)
-        algorithm._publish()
+        algorithm.begin_learning()
 
     def _cache(self, algorithm: ResidualSAC) -> OfflineCache | None:
         if self.cache_folder is None:

@@ -48,6 +48,7 @@ class ResidualSACConfig(AlgorithmConfig):
         self.clip_actions = True
 
         # base policy
+        self.base_policy_type = "lerobot"
         self.base_policy_path: str | None = None
         self.base_policy_placement = "inline"
         self.base_policy_replicas = 1
@@ -58,6 +59,7 @@ class ResidualSACConfig(AlgorithmConfig):
         # collection
         self.offline_cache: str | None = None
         self.collection_seed = 0
+        self.pretrained_critic: str | None = None
 
         # loop
         self.sample_steps = 100
@@ -81,6 +83,7 @@ class ResidualSACConfig(AlgorithmConfig):
         sample_steps: int = NotProvided,
         offline_cache: str | None = NotProvided,
         collection_seed: int = NotProvided,
+        pretrained_critic: str | None = NotProvided,
         **kwargs: Any,
     ) -> ResidualSACConfig:
         """Set learner parameters: any field of `ResidualSACParams`, or RLlib's own `training` ones.
@@ -90,6 +93,8 @@ class ResidualSACConfig(AlgorithmConfig):
             offline_cache: folder in which collected base-policy data is kept and found again.
             collection_seed: seed of the base-policy collection, apart from the run's own seed, so
                 that runs with different seeds share one cache.
+            pretrained_critic: a checkpoint folder whose critic this run starts from, in place of
+                its own Cal-QL initialisation.
 
         Raises:
             ValueError: a value out of range. TypeError: a name that does not exist.
@@ -107,6 +112,8 @@ class ResidualSACConfig(AlgorithmConfig):
             self.offline_cache = offline_cache
         if collection_seed is not NotProvided:
             self.collection_seed = collection_seed
+        if pretrained_critic is not NotProvided:
+            self.pretrained_critic = pretrained_critic
         return self
 
     def evaluation(  # type: ignore[override]
@@ -125,6 +132,7 @@ class ResidualSACConfig(AlgorithmConfig):
     def base_policy(
         self,
         *,
+        type: str = NotProvided,
         path: str | None = NotProvided,
         placement: str = NotProvided,
         replicas: int = NotProvided,
@@ -135,11 +143,13 @@ class ResidualSACConfig(AlgorithmConfig):
         """Choose the frozen base policy and where it runs.
 
         Args:
+            type: `lerobot`, or `none`: a base action of zeros, for learning from scratch.
             path: a LeRobot checkpoint folder; None is the shipped policy of `pld_tabletop`.
             placement: `inline` (in each env runner) or `pool` (Ray actors with dynamic batching).
             replicas, max_batch_size, max_wait_ms, num_gpus_per_replica: of the pool.
         """
         for name, value in (
+            ("type", type),
             ("path", path),
             ("placement", placement),
             ("replicas", replicas),
@@ -158,14 +168,11 @@ class ResidualSACConfig(AlgorithmConfig):
     def validate(self) -> None:
         super().validate()
         self.residual_sac_params().validate()
+        if self.base_policy_type not in ("lerobot", "none"):
+            raise ValueError(f"base_policy.type={self.base_policy_type!r}: must be lerobot or none")
         if self.base_policy_placement not in ("inline", "pool"):
             raise ValueError(
                 f"base_policy.placement={self.base_policy_placement!r}: must be inline or pool"
-            )
-        if self.num_learners > 1:
-            raise ValueError(
-                f"learners(num_learners={self.num_learners}): one learner is supported; use 0 "
-                "(in the driver) or 1 (an actor)"
             )
         if self.sample_steps < 1:
             raise ValueError(f"training(sample_steps={self.sample_steps!r}): must be >= 1")
@@ -178,6 +185,7 @@ class ResidualSACConfig(AlgorithmConfig):
             model_config={
                 "params": asdict(self.residual_sac_params()),
                 "seed": self.seed or 0,
+                "tasks": factory.task_instructions(self.env_config),
             },
         )
 

@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 from ray.rllib.core import (
@@ -18,10 +17,12 @@ from ray.rllib.core import (
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from safetensors.torch import save_file
 
-from pld_ray.algorithm.module import BASE_ACTION
+from pld_ray.algorithm.calql import CalQLInitialization
+from pld_ray.algorithm.pretrained import load_critic
+from pld_ray.algorithm.shards import Shard
 from pld_ray.algorithm.state_file import load_tree, save_tree
+from pld_ray.algorithm.stored_columns import make_replay, with_features
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
-from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
 
 UPDATE_STATE = "residual_sac_update"
 CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
@@ -32,23 +33,29 @@ class NonFiniteTrainingError(RuntimeError):
 
 
 class ResidualSACLearner(TorchLearner):
-    """Owns the replay beside the networks and makes many gradient steps per call."""
+    """Owns the replay beside the networks and makes many gradient steps per call.
+
+    Of several learners each owns a shard of the replay; gradients are averaged over all of them.
+    """
 
     def build(self) -> None:
         super().build()
         params = self.config.residual_sac_params()
-        seed = self.config.seed or 0
+        self.shard = Shard.of_this_process()
+        seed = self.shard.seed(self.config.seed or 0)
         module = self.module[DEFAULT_MODULE_ID].unwrapped()
-        schema = replay_schema(module)
-        self.replay = SymmetricReplay(
-            offline=FrameRing(schema, params.offline_capacity, self.device, seed=2 * seed),
-            online=FrameRing(schema, params.online_capacity, self.device, seed=2 * seed + 1),
-        )
+        self.frozen_features = module.frozen_features
+        if self.frozen_features is not None:
+            self.frozen_features.to(self.device)
+        self.replay = make_replay(module, params, self.device, seed, self.shard.count)
         optimizers = {
             name: self.get_optimizer(DEFAULT_MODULE_ID, name)
-            for name in ("critic", "actor", "temperature")
+            for name in make_optimizers(module, params)
         }
-        self.sac = ResidualSACUpdate(module, optimizers, self.replay, params, seed=seed)
+        self.sac = ResidualSACUpdate(
+            module, optimizers, self.replay, params, seed, all_reduce=self.shard.all_reduce
+        )
+        self.calql = CalQLInitialization(self.sac, self.replay.offline)
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         params = self.config.residual_sac_params()
@@ -63,6 +70,9 @@ class ResidualSACLearner(TorchLearner):
                 lr_or_lr_schedule=optimizer.param_groups[0]["lr"],
             )
 
+    def _make_modules_ddp_if_necessary(self) -> None:
+        """Nothing: gradients are averaged by `Shard.all_reduce`, DDP would hide attributes."""
+
     def compute_loss_for_module(self, **kwargs: Any) -> Any:
         raise NotImplementedError("the losses are in algorithm/losses.py, applied by update.py")
 
@@ -71,50 +81,53 @@ class ResidualSACLearner(TorchLearner):
         *,
         batches: Sequence[dict[str, Any]] = (),
         num_updates: int = 0,
+        calql_steps: int = 0,
         residual_scale: float | None = None,
         fit_normalizer: bool = False,
+        pretrained_critic: str | None = None,
         failure_dir: str | None = None,
         timesteps: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Write columns into the replay, then make `num_updates` gradient steps.
+        """Write columns into the replay, then make gradient steps.
 
         Args:
-            batches: each with `columns` (arrays, or a reference to them), `episode_lengths` and
-                `buffer`, `online` or `offline`.
-            num_updates: critic steps.
+            batches: each with `columns` (arrays, or a reference to them), `episode_lengths`,
+                `buffer`, `online` or `offline`, and `shard`, the learner that stores it.
+            num_updates: critic steps of residual SAC.
+            calql_steps: critic steps of the Cal-QL initialisation, before them.
             residual_scale: beta_t from now on.
             fit_normalizer: take observation statistics from what the replay holds now.
+            pretrained_critic: folder of a checkpoint whose critic and observation statistics are
+                taken over.
             failure_dir: folder for the offending batch when a loss is not finite.
 
         Raises:
             NonFiniteTrainingError: a loss is not finite; the message names it and the saved batch.
+            ValueError: Cal-QL without a success in the offline buffer; a critic of another shape.
         """
         self._check_is_built()
-        params = self.config.residual_sac_params()
         self.before_gradient_based_update(timesteps=timesteps or {})
         for batch in batches:
-            columns = batch["columns"]
-            if isinstance(columns, ray.ObjectRef):
-                columns = ray.get(columns)
-            ring = self.replay.offline if batch["buffer"] == "offline" else self.replay.online
-            if batch["episode_lengths"]:
-                ring.add_episodes(columns, batch["episode_lengths"], params.gamma)
+            self._store(batch)
         module = self.module[DEFAULT_MODULE_ID].unwrapped()
         if residual_scale is not None:
             module.residual_scale.fill_(residual_scale)
-        if fit_normalizer and params.normalize_observations:
-            module.normalizer.fit(self.replay.observations())
-        if num_updates and len(self.replay):
-            try:
-                stats = self.sac.run(num_updates)
-            except NonFiniteLossError as error:
-                raise NonFiniteTrainingError(describe_failure(error, failure_dir)) from error
-            for name, value in stats.items():
-                self.metrics.log_value((DEFAULT_MODULE_ID, name), value, window=1)
-            self.metrics.log_value(
-                (ALL_MODULES, "num_updates_lifetime"), num_updates, reduce="lifetime_sum"
-            )
+        if pretrained_critic is not None:
+            load_critic(module, pretrained_critic)
+        elif fit_normalizer and self.config.residual_sac_params().normalize_observations:
+            module.normalizer.fit(self.shard.gather(self.replay.observations()))
+        try:
+            if calql_steps:
+                self._check_offline()
+                self._log(self.calql.run(calql_steps))
+            if num_updates and self.shard.all_true(len(self.replay) > 0):
+                self._log(self.sac.run(num_updates))
+                self.metrics.log_value(
+                    (ALL_MODULES, "num_updates_lifetime"), num_updates, reduce="lifetime_sum"
+                )
+        except NonFiniteLossError as error:
+            raise NonFiniteTrainingError(describe_failure(error, failure_dir)) from error
         self._weights_seq_no += 1
         rings = (("online", self.replay.online), ("offline", self.replay.offline))
         for name, ring in rings if batches else ():
@@ -122,12 +135,43 @@ class ResidualSACLearner(TorchLearner):
         self.after_gradient_based_update(timesteps=timesteps or {})
         return self.metrics.reduce()
 
+    def _store(self, batch: dict[str, Any]) -> None:
+        """One batch into its ring, if it belongs to this shard."""
+        if batch.get("shard", 0) % self.shard.count != self.shard.rank:
+            return
+        if not batch["episode_lengths"]:
+            return
+        columns = batch["columns"]
+        if isinstance(columns, ray.ObjectRef):
+            columns = ray.get(columns)
+        ring = self.replay.offline if batch["buffer"] == "offline" else self.replay.online
+        columns = with_features(columns, ring.schema, self.frozen_features)
+        ring.add_episodes(columns, batch["episode_lengths"], self.config.gamma)
+
+    def _check_offline(self) -> None:
+        """Cal-QL's bound is the return of the data: without a success it says nothing."""
+        offline = self.replay.offline
+        if not self.shard.all_true(len(offline) > 0):
+            raise ValueError(
+                "Cal-QL: the offline buffer is empty: set offline_episodes above 0 (at least one "
+                "per learner), or calql_steps=0"
+            )
+        if float(offline.column("mc_return", offline.start_rows()).max()) <= 0:
+            raise ValueError(
+                "Cal-QL: no episode of the offline buffer has a positive return: it learns from "
+                "successes; collect some (offline_episodes), or set calql_steps=0"
+            )
+
+    def _log(self, figures: dict[str, float]) -> None:
+        for name, value in figures.items():
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), value, window=1)
+
     # --- checkpoint ------------------------------------------------------------------------------
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kw: Any) -> dict:
         state = super().get_state(components, not_components=not_components, **kw)
         if self._check_component(UPDATE_STATE, components, not_components):
-            state[UPDATE_STATE] = self.sac.state_dict()
+            state[UPDATE_STATE] = self._update_state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -135,41 +179,43 @@ class ResidualSACLearner(TorchLearner):
         self._weights_seq_no = 0
         super().set_state(state)
         if UPDATE_STATE in state:
-            self.sac.load_state_dict(state[UPDATE_STATE])
+            self._set_update_state(state[UPDATE_STATE])
 
     def save(self, folder: str) -> None:
-        """Networks, optimisers, the update's state and both rings, without pickle."""
+        """Networks, optimisers, the update's state and both rings, without pickle.
+
+        Learner 0 writes the networks and optimisers, which all learners share; each writes its own
+        shard of the replay and its own generator.
+        """
         path = pathlib.Path(folder)
-        save_tree(path / "learner", self.get_state(components=CHECKPOINTED))
-        self.replay.offline.save(path / "replay" / "offline")
-        self.replay.online.save(path / "replay" / "online")
+        if self.shard.rank == 0:
+            save_tree(path / "learner", self.get_state(components=CHECKPOINTED))
+        else:
+            save_tree(path / self.shard.name("update"), self._update_state())
+        self.replay.offline.save(path / self.shard.name("replay") / "offline")
+        self.replay.online.save(path / self.shard.name("replay") / "online")
 
     def load(self, folder: str) -> None:
-        """Read what `save` wrote."""
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: the checkpoint was written by another number of learners.
+        """
         path = pathlib.Path(folder)
+        self.shard.check_saved(path)
         self.set_state(load_tree(path / "learner"))
-        self.replay.offline.load(path / "replay" / "offline")
-        self.replay.online.load(path / "replay" / "online")
+        if self.shard.rank:
+            self._set_update_state(load_tree(path / self.shard.name("update")))
+        self.replay.offline.load(path / self.shard.name("replay") / "offline")
+        self.replay.online.load(path / self.shard.name("replay") / "online")
 
+    def _update_state(self) -> dict[str, Any]:
+        return {**self.sac.state_dict(), "calql": self.calql.state_dict()}
 
-def replay_schema(module: Any) -> ReplaySchema:
-    """The replay's columns for this module's spaces."""
-    columns = {
-        key: ColumnSpec(tuple(space.shape), str(np.dtype(space.dtype)))
-        for key, space in module.observation_space.spaces.items()
-        if key != BASE_ACTION
-    }
-    action = ColumnSpec(tuple(module.action_space.shape), "float32")
-    columns |= {BASE_ACTION: action, "action": action}
-    columns |= {
-        "reward": ColumnSpec((), "float32"),
-        "terminated": ColumnSpec((), "bool"),
-        "truncated": ColumnSpec((), "bool"),
-        "residual_scale": ColumnSpec((), "float32"),
-        "intervened": ColumnSpec((), "bool"),
-        "mc_return": ColumnSpec((), "float32"),
-    }
-    return ReplaySchema(columns, module.observation_keys)
+    def _set_update_state(self, state: dict[str, Any]) -> None:
+        self.sac.load_state_dict(state)
+        if "calql" in state:
+            self.calql.load_state_dict(state["calql"])
 
 
 def describe_failure(error: NonFiniteLossError, failure_dir: str | None) -> str:

@@ -20,9 +20,15 @@ MIN_SCALE_IN_ENTROPY = 1e-3  # a schedule may start at beta = 0, where log(beta)
 
 
 def sample_residual(
-    mean: Tensor, log_std: Tensor, noise: Tensor, residual_dims: Tensor
+    mean: Tensor,
+    log_std: Tensor,
+    noise: Tensor,
+    residual_dims: Tensor,
+    use_tanh_squash: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """(2), (8): delta = tanh(u), u = mean + std * noise, and log pi(delta | x).
+
+    Without `use_tanh_squash` delta is u clipped to [-1, 1] and the density is that of u.
 
     Args:
         mean, log_std: of u, [B, A].
@@ -34,6 +40,9 @@ def sample_residual(
         delta in [-1, 1], shaped as `noise`, and log_prob in nats, without the last dimension.
     """
     u = mean + log_std.exp() * noise
+    if not use_tanh_squash:
+        log_normal = -0.5 * noise.square() - log_std - HALF_LOG_TWO_PI
+        return u.clamp(-1.0, 1.0) * active(residual_dims), log_normal @ active(residual_dims)
     return tanh_residual(u, residual_dims), residual_log_prob(u, noise, log_std, residual_dims)
 
 
@@ -94,9 +103,20 @@ def draw_members(num_critics: int, num_drawn: int, generator: torch.Generator) -
     return keys.topk(num_drawn).indices
 
 
-def reduce_ensemble(q: Tensor, reduction: str) -> Tensor:
-    """(7): Q_red = min or mean over the members, [N, ...] -> [...]."""
-    return q.amin(0) if reduction == "min" else q.mean(0)
+def reduce_ensemble(q: Tensor, reduction: str, logits: Tensor | None = None) -> Tensor:
+    """(7): Q_red over the members, [N, ...] -> [...].
+
+    Args:
+        q: one value per member first.
+        reduction: `min`, `mean`, or `weighted`: sum_i softmax(logits)_i Q_i (seed 001, 6.2.4).
+        logits: [N], of `weighted`.
+    """
+    if reduction == "min":
+        return q.amin(0)
+    if reduction == "mean":
+        return q.mean(0)
+    assert logits is not None, "the weighted reduction needs logits"
+    return torch.tensordot(torch.softmax(logits, 0), q, dims=1)
 
 
 def td_target(
@@ -107,6 +127,7 @@ def td_target(
     alpha: Tensor | float,
     reduction: str = "min",
     backup_entropy: bool = True,
+    logits: Tensor | None = None,
 ) -> Tensor:
     """(10), (11), (12): y = r + discount * max_k [ Q_red(x', a'_k) - alpha * log pi(delta'_k) ].
 
@@ -116,13 +137,14 @@ def td_target(
         q_next: target critics at the K candidates, [M, K, B].
         log_prob_next: [K, B].
         alpha: temperature.
-        reduction: over the M members, `min` or `mean`.
+        reduction: over the M members, `min`, `mean` or `weighted`.
         backup_entropy: False drops the entropy term.
+        logits: [M], of `weighted`.
 
     Returns:
         y [B].
     """
-    value = reduce_ensemble(q_next, reduction)
+    value = reduce_ensemble(q_next, reduction, logits)
     if backup_entropy:
         value = value - alpha * log_prob_next
     return reward + discount * value.amax(0)
@@ -131,6 +153,14 @@ def td_target(
 def critic_loss(q: Tensor, target: Tensor) -> Tensor:
     """(13): sum over the N members of the mean squared error to y; q [N, B], target [B]."""
     return (q - target).square().mean(-1).sum()
+
+
+def weighting_loss(q: Tensor, target: Tensor, logits: Tensor) -> Tensor:
+    """Mean squared error of sum_i softmax(logits)_i Q_i to y: fits the weights alone, Q detached.
+
+    This is what `weighted` reductions learn from (seed 001, 6.2.4 leaves it open).
+    """
+    return (reduce_ensemble(q.detach(), "weighted", logits) - target).square().mean()
 
 
 # --- actor and temperature -----------------------------------------------------------------------
@@ -143,6 +173,7 @@ def actor_loss(
     alpha: Tensor | float,
     reduction: str = "min",
     residual_penalty: float = 0.0,
+    logits: Tensor | None = None,
 ) -> Tensor:
     """(16): mean of alpha * log pi(delta | x) - Q_red(x, a) + residual_penalty * ||delta||^2.
 
@@ -151,10 +182,11 @@ def actor_loss(
         log_prob: [B].
         delta: [B, A].
         alpha: temperature, without gradient.
-        reduction: over the N members, `min` or `mean`.
+        reduction: over the N members, `min`, `mean` or `weighted`.
         residual_penalty: weight of the squared residual.
+        logits: [N], of `weighted`.
     """
-    loss = alpha * log_prob - reduce_ensemble(q, reduction)
+    loss = alpha * log_prob - reduce_ensemble(q, reduction, logits)
     if residual_penalty:
         loss = loss + residual_penalty * delta.square().sum(-1)
     return loss.mean()

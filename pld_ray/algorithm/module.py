@@ -15,9 +15,20 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from pld_ray.algorithm.losses import compose_action
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.networks import ResidualNetworks
+from pld_ray.networks.encoders import check_image_spaces
+from pld_ray.networks.grippers import compose_gripper
 
 BASE_ACTION = "base_action"
 VECTOR_KEYS = ("observation.state", "observation.environment_state")
+IMAGE_PREFIX = "observation.images."
+NON_INFERENCE = (
+    "critic",
+    "target_critic",
+    "critic_encoder",
+    "target_encoder",
+    "target_discrete_critic",
+    "log_alpha",
+)
 
 
 def vector_keys(observation_space: gym.spaces.Dict) -> list[str]:
@@ -30,38 +41,86 @@ def vector_keys(observation_space: gym.spaces.Dict) -> list[str]:
     return keys
 
 
-class ResidualModule(TorchRLModule, InferenceOnlyAPI):
-    """Residual actor, critics, target critics and temperature.
+def image_shapes(
+    observation_space: gym.spaces.Dict, params: ResidualSACParams
+) -> dict[str, tuple[int, int, int]]:
+    """Cameras that the networks read, and their (H, W, 3); empty without a vision encoder.
 
-    Observations are a dict with the vector columns [B, S], [B, E] and `base_action` [B, A].
-    The temperature is a parameter of the module, so that a checkpoint restores it.
+    Raises:
+        ValueError: an encoder without a camera, cameras of different sizes, grey or float images.
+    """
+    if params.vision_encoder_name == "none":
+        return {}
+    spaces = {
+        key: space
+        for key, space in sorted(observation_space.spaces.items())
+        if key.startswith(IMAGE_PREFIX)
+    }
+    if not spaces:
+        raise ValueError(
+            f"algorithm.vision_encoder_name={params.vision_encoder_name!r} but the environment has "
+            "no camera: name some, for example --env.cameras=[image,image2], or set it to none"
+        )
+    shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
+    check_image_spaces({key: (shape, str(spaces[key].dtype)) for key, shape in shapes.items()})
+    return {key: (shape[0], shape[1], shape[2]) for key, shape in shapes.items()}
+
+
+class ResidualModule(TorchRLModule, InferenceOnlyAPI):
+    """Encoder, residual actor, critics, targets and temperature.
+
+    Observations are a dict with the vector columns [B, S], [B, E], camera images [B, H, W, 3]
+    uint8 and `base_action` [B, A]. The temperature is a parameter of the module, so that a
+    checkpoint restores it.
     """
 
     def setup(self) -> None:
-        params = ResidualSACParams(**self.model_config["params"])
+        self.params = params = ResidualSACParams(**self.model_config["params"])
         spaces = self.observation_space.spaces
         self.observation_keys = vector_keys(self.observation_space)
         observation_dim = sum(int(np.prod(spaces[k].shape)) for k in self.observation_keys)
         with torch.random.fork_rng():
             torch.manual_seed(self.model_config["seed"])
-            networks = ResidualNetworks(observation_dim, self.action_space.shape[0], params)
-        self.actor = networks.actor
-        self.normalizer = networks.normalizer
-        self.register_buffer("residual_scale", networks.residual_scale)
-        self.register_buffer("residual_dims", networks.residual_dims)
+            networks = ResidualNetworks(
+                observation_dim,
+                self.action_space.shape[0],
+                params,
+                image_shapes(self.observation_space, params),
+                tuple(self.model_config.get("tasks", ())),
+            )
+        left_out = NON_INFERENCE if self.inference_only else ()
+        for name in NON_INFERENCE:  # attributes exist even where there is no such network
+            setattr(self, name, None)
+        for name, child in networks.named_children():
+            if name not in left_out:
+                setattr(self, name, child)
         if not self.inference_only:
-            self.critic = networks.critic
-            self.target_critic = networks.target_critic
             self.log_alpha = networks.log_alpha
+        if networks.discrete_critic is None:
+            self.discrete_critic = None
+        self.frozen_features = networks.frozen_features
+        self.image_columns = networks.image_columns
+        for name, buffer in networks.named_buffers(recurse=False):
+            self.register_buffer(name, buffer)
         self.register_buffer("action_low", torch.tensor(self.action_space.low))
         self.register_buffer("action_high", torch.tensor(self.action_space.high))
 
     def get_non_inference_attributes(self) -> list[str]:
-        return ["critic", "target_critic", "log_alpha"]
+        return [name for name in NON_INFERENCE if getattr(self, name, None) is not None]
 
     def observation_vector(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Concatenated vector columns [B, D], float32, not yet normalised."""
         return torch.cat([observation[k].float() for k in self.observation_keys], dim=-1)
+
+    def encode(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The actor's view x of an observation, [B, Z]."""
+        vector = self.normalizer(self.observation_vector(observation))
+        if self.encoder.is_identity:
+            return vector
+        images = {key: observation[key] for key in self.image_columns}
+        if self.frozen_features is not None:
+            images = {key: self.frozen_features.compute(image) for key, image in images.items()}
+        return self.encoder(vector, images)
 
     def act(
         self, observation: Mapping[str, torch.Tensor], noise: torch.Tensor | None = None
@@ -69,21 +128,43 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
         """a = clip(a_base + beta * dims * tanh(mean + std * noise)) [B, A] (formulas 1-4).
 
         Args:
-            observation: vector columns and `base_action`.
+            observation: vector columns, cameras if they are read, and `base_action`.
             noise: [B, A] of unit variance, white or correlated; None is the deterministic action.
         """
+        return self.act_and_choose(observation, noise)[0]
+
+    def act_and_choose(
+        self,
+        observation: Mapping[str, torch.Tensor],
+        noise: torch.Tensor | None = None,
+        choice: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`act`, and the joint choice of discrete grippers [B] int64 (None without them).
+
+        Args:
+            choice: [B] int64; an entry >= 0 is taken instead of the best one (exploration).
+        """
+        params = self.params
         base_action = observation[BASE_ACTION]
-        x = self.normalizer(self.observation_vector(observation))
+        if not params.compose_base:
+            base_action = torch.zeros_like(base_action)
+        x = self.encode(observation)
         mean, log_std = self.actor(x, base_action)
         u = mean if noise is None else mean + log_std.exp() * noise
-        return compose_action(
+        delta = torch.tanh(u) if params.use_tanh_squash else u.clamp(-1.0, 1.0)
+        action = compose_action(
             base_action,
-            torch.tanh(u),
+            delta,
             self.residual_scale,
             self.residual_dims,
             self.action_low,
             self.action_high,
         )
+        if self.discrete_critic is None:
+            return action, None
+        best = self.discrete_critic(x, base_action).argmax(-1)
+        joint = best if choice is None else torch.where(choice >= 0, choice, best)
+        return compose_gripper(action, joint, params.gripper_dims), joint
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         with torch.no_grad():

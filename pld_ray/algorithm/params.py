@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pld_ray.algorithm.validation import validate_params
+
 
 @dataclass
 class ResidualSACParams:
@@ -35,6 +37,24 @@ class ResidualSACParams:
     residual_scale_increment: float = 0.1
     """`success` schedule: growth of beta at each finished window of 20 episodes."""
 
+    compose_base: bool = True
+    """Add the residual to the base action. False learns the whole action, a = clip(beta * dims *
+    delta), and shows the base action to no network: RLPD where the base policy has filled the
+    offline buffer, plain SAC where it has not."""
+    use_tanh_squash: bool = True
+    """delta = tanh(u); False clips u to [-1, 1] instead."""
+
+    # --- gripper (seed 003; seed 004, section 5.4) -----------------------------------------------
+    gripper: str = "continuous"
+    """`continuous`: the gripper is one more dimension of the residual. `discrete`: open, hold or
+    close, chosen by a double-DQN critic; hold leaves the base policy's command."""
+    gripper_dims: list[int] = field(default_factory=lambda: [6])
+    """Action dimension of each discrete gripper, one per arm."""
+    grasp_penalty: float = 0.02
+    """Taken off the discrete critic's reward for each gripper command that changes, >= 0."""
+    gripper_epsilon: float = 0.05
+    """Share of steps at which a discrete gripper explores a random choice, in [0, 1]."""
+
     # --- exploration -----------------------------------------------------------------------------
     exploration_noise: str = "ar1"
     """Noise behind the residual's Gaussian while training: `white` (independent per step), `ar1`
@@ -48,11 +68,34 @@ class ResidualSACParams:
     offline_episodes: int = 20
     """Successful base-policy episodes for the offline buffer; 0 trains on online data only."""
     warmup_steps: int = 2_000
-    """Base-only environment steps stored online before the first update (formula 5)."""
+    """Environment steps stored online before the first update (formula 5)."""
+    warmup_actions: str = "base"
+    """Who acts in the warm-up: `base` (formula 5) or `random`, uniform over the action space (SAC
+    from scratch)."""
     use_probing: bool = True
     """Start each episode with h ~ Unif{0..probe_steps} base-only steps that are not stored."""
     probe_steps: int = 20
     """H_probe (formula 22), >= 0."""
+
+    # --- Cal-QL initialisation of the critic (formulas 20, 21) -----------------------------------
+    calql_steps: int = 0
+    """Critic steps on the offline buffer before the online phase; 0 skips it."""
+    calql_alpha: float = 1.0
+    """alpha_c: weight of the conservative regulariser, >= 0; with `calql_lagrange` its start."""
+    calql_lse_beta: float = 1.0
+    """Temperature T of the log-sum-exp over sampled actions, > 0."""
+    calql_td_xi: float = 0.0
+    """Factor on alpha * log_prob in the TD target of these steps; 0 leaves the entropy out."""
+    calql_num_actions: int = 10
+    """Random, current and next-state actions per observation, each, >= 1."""
+    calql_calibrate: bool = True
+    """Bound the Q of policy actions from below by mc_return; False is plain CQL."""
+    calql_lagrange: bool = False
+    """Learn alpha_c so that the regulariser stays near calql_target_gap."""
+    calql_target_gap: float = 1.0
+    """tau_c: the regulariser that `calql_lagrange` allows."""
+    calql_lagrange_lr: float = 3e-4
+    """Learning rate of log alpha_c."""
 
     # --- replay ----------------------------------------------------------------------------------
     online_capacity: int = 250_000
@@ -90,9 +133,10 @@ class ResidualSACParams:
     num_subsample_critics: int = 2
     """Members M drawn at random for each target; M = N = 2 is clipped double Q."""
     target_reduction: str = "min"
-    """`min` or `mean` over the drawn members in the TD target."""
+    """`min`, `mean` or `weighted` (learned softmax weights) over the drawn members in the TD
+    target."""
     actor_reduction: str = "mean"
-    """`min` or `mean` over all members in the actor loss."""
+    """`min`, `mean` or `weighted` over all members in the actor loss."""
     otf_candidates: int = 1
     """K of on-the-fly backup: candidates at x', the best is bootstrapped (formulas 8-11)."""
     backup_entropy: bool = False
@@ -100,6 +144,13 @@ class ResidualSACParams:
     bonus otherwise outgrows the reward."""
     critic_observes_base_action: bool = True
     """Give Q the base action beside x: with a chunked base policy it is part of the state."""
+    critic_dropout: float = 0.0
+    """Probability of dropping a hidden unit of a critic, in [0, 1)."""
+    critic_atoms: int = 51
+    """Each critic is categorical over that many returns in `value_range`, so that Q lies in it by
+    construction; 1 regresses Q instead (formula 13)."""
+    value_range: list[float] = field(default_factory=lambda: [0.0, 1.0])
+    """Lowest and highest return that the reward allows; Q outside counts as `q_out_of_bound`."""
 
     # --- actor and temperature -------------------------------------------------------------------
     temperature_init: float = 0.002
@@ -115,6 +166,9 @@ class ResidualSACParams:
     log_std_init: float = -1.0
     log_std_min: float = -5.0
     log_std_max: float = 2.0
+    init_final: float = 0.0
+    """The actor's last weights start in Unif[-init_final, init_final]; 0 starts at the base
+    policy."""
 
     # --- networks --------------------------------------------------------------------------------
     hidden_dims: list[int] = field(default_factory=lambda: [256, 256])
@@ -124,70 +178,38 @@ class ResidualSACParams:
     normalize_observations: bool = True
     """Standardise observations with fixed statistics of the offline and warm-up data."""
 
+    # --- observation encoder (seed 000, section 2; seed 004, sections 2.2, 5.1, 5.2) --------------
+    vision_encoder_name: str = "none"
+    """What reads camera images: `none`, `cnn`, `resnet10` (SERL's layout), `torchvision:NAME` or
+    `timm:NAME`."""
+    vision_encoder_weights: str | None = None
+    """Local file with its weights; None starts at random, by `vision_encoder_seed`."""
+    vision_encoder_seed: int = 0
+    """Seed of random encoder weights, apart from the run's so that features can be shared."""
+    freeze_vision_encoder: bool = True
+    """Frozen: features are computed once per frame and stored. Otherwise it is trained with the
+    critic, on randomly shifted images."""
+    random_shift_pad: int = 4
+    """DrQ: images of a trained encoder are shifted by up to so many pixels; 0 switches it off."""
+    image_encoder_hidden_dim: int = 32
+    """Channels of `cnn`."""
+    image_pooling: str = "spatial_embeddings"
+    """`spatial_embeddings` (learned) or `average` over the feature map."""
+    spatial_features: int = 8
+    """Learned embeddings per channel."""
+    latent_dim: int = 256
+    """Width of each camera's latent, after Linear + LayerNorm + tanh."""
+    state_encoder_hidden_dim: int = 0
+    """Width of the state's latent, after Linear + LayerNorm + tanh; 0 passes the vector through."""
+    task_embedding: str = "none"
+    """`none`, `learned` (one vector per task) or `text` (of a frozen local text model)."""
+    task_embedding_dim: int = 32
+    """Width of the task's latent."""
+    text_encoder_path: str | None = None
+    """Folder of a Hugging Face text model, for `task_embedding=text`."""
+    shared_encoder: bool = True
+    """One encoder for actor and critics, trained by the critics alone; False gives each its own."""
+
     def validate(self) -> None:
         """Raise ValueError on the first field outside its range."""
-
-        def need(ok: bool, name: str, accepted: str) -> None:
-            if not ok:
-                raise ValueError(f"algorithm.{name}={getattr(self, name)!r}: must be {accepted}")
-
-        need(self.residual_scale >= 0, "residual_scale", ">= 0")
-        need(all(0 <= d <= 1 for d in self.residual_dims), "residual_dims", "factors in [0, 1]")
-        need(
-            not self.residual_dims or any(d > 0 for d in self.residual_dims),
-            "residual_dims",
-            "empty, or above 0 in at least one dimension",
-        )
-        need(
-            self.residual_scale_schedule in ("constant", "linear", "success"),
-            "residual_scale_schedule",
-            "constant, linear or success",
-        )
-        need(self.residual_scale_init >= 0, "residual_scale_init", ">= 0")
-        need(self.residual_scale_steps >= 1, "residual_scale_steps", ">= 1")
-        need(0 <= self.residual_scale_success <= 1, "residual_scale_success", "in [0, 1]")
-        need(self.residual_scale_increment > 0, "residual_scale_increment", "> 0")
-        need(
-            self.exploration_noise in ("white", "ar1", "held"),
-            "exploration_noise",
-            "white, ar1 or held",
-        )
-        need(0 <= self.exploration_rho < 1, "exploration_rho", "in [0, 1)")
-        need(self.exploration_hold >= 1, "exploration_hold", ">= 1")
-        need(self.offline_episodes >= 0, "offline_episodes", ">= 0")
-        need(self.warmup_steps >= 0, "warmup_steps", ">= 0")
-        need(
-            self.warmup_steps >= 2 or self.offline_episodes > 0 or not self.normalize_observations,
-            "warmup_steps",
-            ">= 2 with offline_episodes=0, or normalize_observations has no data to learn from",
-        )
-        need(self.probe_steps >= 0, "probe_steps", ">= 0")
-        need(self.online_capacity >= 2, "online_capacity", ">= 2")
-        need(self.offline_capacity >= 2, "offline_capacity", ">= 2")
-        need(self.batch_size >= 2, "batch_size", ">= 2")
-        need(self.n_step >= 1, "n_step", ">= 1")
-        need(0 < self.gamma <= 1, "gamma", "in (0, 1]")
-        need(0 < self.tau <= 1, "tau", "in (0, 1]")
-        need(self.utd >= 0, "utd", ">= 0")
-        need(self.critic_actor_update_ratio >= 1, "critic_actor_update_ratio", ">= 1")
-        need(self.actor_delay_updates >= 0, "actor_delay_updates", ">= 0")
-        for name in ("actor_lr", "critic_lr", "temperature_lr", "temperature_init"):
-            need(getattr(self, name) > 0, name, "> 0")
-        need(self.weight_decay >= 0, "weight_decay", ">= 0")
-        need(self.grad_clip_norm >= 0, "grad_clip_norm", ">= 0")
-        need(self.num_critics >= 1, "num_critics", ">= 1")
-        need(
-            1 <= self.num_subsample_critics <= self.num_critics,
-            "num_subsample_critics",
-            f"between 1 and num_critics={self.num_critics}",
-        )
-        need(self.target_reduction in ("min", "mean"), "target_reduction", "min or mean")
-        need(self.actor_reduction in ("min", "mean"), "actor_reduction", "min or mean")
-        need(self.otf_candidates >= 1, "otf_candidates", ">= 1")
-        need(self.residual_penalty >= 0, "residual_penalty", ">= 0")
-        need(self.log_std_min < self.log_std_max, "log_std_min", "below log_std_max")
-        need(
-            bool(self.hidden_dims) and all(h >= 1 for h in self.hidden_dims),
-            "hidden_dims",
-            "one or more widths >= 1",
-        )
+        validate_params(self)

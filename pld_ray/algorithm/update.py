@@ -1,14 +1,14 @@
 """Residual SAC, one gradient step after the other, in plain PyTorch.
 
-    update_critic -> update_actor -> update_temperature -> update_target
+    update_critic -> (update_discrete_critic) -> update_actor -> update_temperature -> update_target
 
-The equations are in `losses.py`; here is the order in which they are applied.
+The equations are in `losses.py` (`categorical.py`, `hybrid.py`); here is the order in which they
+are applied.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,52 +16,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pld_ray.algorithm import losses
+from pld_ray.algorithm import categorical, hybrid, losses
 from pld_ray.algorithm.figures import UpdateFigures
+from pld_ray.algorithm.nonfinite import Batch, LossChecks, NonFiniteLossError
+from pld_ray.algorithm.optimizers import (
+    AllReduce,
+    make_optimizers,
+    target_pairs,
+    trained_parameters,
+)
 from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.networks.augmentation import random_shift
 
-Batch = dict[str, Tensor]
-CHECKS_AT_ONCE_ON_GPU = 32  # a check there waits for the device
+__all__ = ["NonFiniteLossError", "ResidualSACUpdate", "make_optimizers"]
 
 
 class Replay(Protocol):
     """What the update needs of a replay."""
 
     def sample(self, batch_size: int, n_step: int, gamma: float) -> Batch: ...
-
-
-class NonFiniteLossError(RuntimeError):
-    """A loss or a gradient is NaN or infinite.
-
-    Attributes:
-        name: `critic_loss`, `actor_loss`, `temperature_loss`, or `critic_grad_norm` and so on where
-            the loss was finite and its gradient was not.
-        batch: the sampled batch it was computed from, before normalisation.
-        step: number of the update, counted from 0 over the whole run.
-    """
-
-    def __init__(self, name: str, batch: Batch, step: int) -> None:
-        self.name = name
-        self.batch = batch
-        self.step = step
-        bad = [key for key, t in batch.items() if t.is_floating_point() and not t.isfinite().all()]
-        cause = (
-            f"non-finite in the batch: {', '.join(bad)}" if bad else "the batch itself is finite"
-        )
-        super().__init__(f"{name} is not finite at update {step}; {cause}")
-
-
-def make_optimizers(networks: Any, params: ResidualSACParams) -> dict[str, Optimizer]:
-    """Fused Adam (AdamW with weight decay) for `critic`, `actor` and `temperature`."""
-
-    def adam(parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> Optimizer:
-        return torch.optim.AdamW(list(parameters), lr, weight_decay=weight_decay, fused=True)
-
-    return {
-        "critic": adam(networks.critic.parameters(), params.critic_lr, params.weight_decay),
-        "actor": adam(networks.actor.parameters(), params.actor_lr, params.weight_decay),
-        "temperature": adam([networks.log_alpha], params.temperature_lr, 0.0),
-    }
 
 
 class ResidualSACUpdate:
@@ -74,16 +47,16 @@ class ResidualSACUpdate:
     raises before it returns, so nothing spoilt is published.
 
     Args:
-        networks: has actor, critic, target_critic, log_alpha, normalizer, residual_scale,
-            residual_dims, as `ResidualNetworks`; action_low and action_high [A] where the action
-            bounds are not +-1.
-        optimizers: `critic`, `actor`, `temperature`; see `make_optimizers`.
+        networks: `ResidualNetworks`, or an object with its attributes; action_low and action_high
+            [A] where the action bounds are not +-1.
+        optimizers: one per group of `trained_parameters`; see `make_optimizers`.
         replay: `FrameRing`, `SymmetricReplay`, or anything with their `sample`.
         params: see `ResidualSACParams`.
         seed: of the update's own generator; the global one is never used.
         q_bounds: lowest and highest return that the reward allows; Q outside counts as
-            `q_out_of_bound`.
+            `q_out_of_bound`. None takes `params.value_range`.
         checks_at_once: losses looked at together, see above; None chooses by device.
+        all_reduce: averages gradients over several learners, in place; None is a single one.
     """
 
     def __init__(
@@ -93,31 +66,32 @@ class ResidualSACUpdate:
         replay: Replay,
         params: ResidualSACParams,
         seed: int = 0,
-        q_bounds: tuple[float, float] = (0.0, 1.0),
+        q_bounds: tuple[float, float] | None = None,
         checks_at_once: int | None = None,
+        all_reduce: AllReduce | None = None,
     ) -> None:
         self.networks = networks
         self.optimizers = dict(optimizers)
         self.replay = replay
         self.params = params
-        self.parameters = {
-            "critic": list(networks.critic.parameters()),
-            "actor": list(networks.actor.parameters()),
-            "temperature": [networks.log_alpha],
-            "target": list(networks.target_critic.parameters()),
-        }
+        self.parameters = trained_parameters(networks)
+        self.targets, self.followed = target_pairs(networks)
+        self.critic_encoder = networks.critic_encoder or networks.encoder
         self.action_low = getattr(networks, "action_low", -1.0)
         self.action_high = getattr(networks, "action_high", 1.0)
         self.device = networks.log_alpha.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
+        if params.critic_dropout:
+            networks.critic.dropout_generator = self.generator
+            networks.target_critic.dropout_generator = self.generator
+        self.discrete = networks.discrete_critic is not None
         self.target_entropy = self._entropy_target()
         self.updates = 0
-        if checks_at_once is None:
-            checks_at_once = 1 if self.device.type == "cpu" else CHECKS_AT_ONCE_ON_GPU
-        self.checks_at_once = checks_at_once
-        self._unchecked: list[tuple[str, Tensor, Tensor, Batch, int]] = []
+        self.checks = LossChecks(self.device, checks_at_once)
+        self.all_reduce = all_reduce
         active_share = float(losses.active(networks.residual_dims).mean())
-        self.figures = UpdateFigures(q_bounds, active_share)
+        low, high = q_bounds or params.value_range
+        self.figures = UpdateFigures((low, high), active_share)
 
     # --- the algorithm ---------------------------------------------------------------------------
 
@@ -133,19 +107,37 @@ class ResidualSACUpdate:
         Raises:
             NonFiniteLossError: see the class.
         """
-        params = self.params
         self.figures.clear()
-        self._unchecked = []
+        self.checks.clear()
         self.target_entropy = self._entropy_target()
         for _ in range(num_updates):
-            self.step(self.replay.sample(params.batch_size, params.n_step, params.gamma))
-        self._check_pending()
+            self.step(self.sample_from(self.replay))
+        self.checks.look()
         return self.figures.means()
+
+    def sample_from(self, replay: Replay) -> Batch:
+        """A batch of it; images of a trained encoder are shifted (DrQ)."""
+        params = self.params
+        batch = replay.sample(params.batch_size, params.n_step, params.gamma)
+        shifted = bool(params.random_shift_pad) and not params.freeze_vision_encoder
+        for column in self.networks.image_columns.values() if shifted else ():
+            for key in (column, f"next.{column}"):
+                batch[key] = random_shift(batch[key], params.random_shift_pad, self.generator)
+        if self.discrete:  # the continuous part neither moves nor judges the grippers
+            batch["action"] = batch["action"].clone()
+            batch["action"][:, params.gripper_dims] = 0.0
+        if not params.compose_base:  # the networks know of no base policy
+            batch["base_action"] = torch.zeros_like(batch["base_action"])
+            batch["next_base_action"] = torch.zeros_like(batch["next_base_action"])
+        return batch
 
     def step(self, batch: Batch) -> None:
         """One critic step, the actor and temperature steps if they are due, and the target."""
-        x = self.networks.normalizer(batch["observation"])
+        x = self.encode(self.critic_encoder, batch)
         self.update_critic(batch, x)
+        x = x.detach()
+        if self.discrete:
+            self.update_discrete_critic(batch, x)
         due = (self.updates + 1) % self.params.critic_actor_update_ratio == 0
         if due and self.updates >= self.params.actor_delay_updates:
             log_prob = self.update_actor(batch, x)
@@ -155,37 +147,91 @@ class ResidualSACUpdate:
 
     def update_critic(self, batch: Batch, x: Tensor) -> None:
         """(8)-(14): regress every critic onto the on-the-fly target."""
-        networks, params = self.networks, self.params
         with torch.no_grad():
-            next_x = networks.normalizer(batch["next_observation"])
-            next_base = batch["next_base_action"]
-            next_delta, next_log_prob = self._residual(next_x, next_base, params.otf_candidates)
-            next_actions = self._compose(next_base, next_delta)
-            members = losses.draw_members(
-                params.num_critics, params.num_subsample_critics, self.generator
-            )
-            target = losses.td_target(
-                batch["reward"],
-                batch["discount"],
-                networks.target_critic.otf(next_x, next_base, next_actions, members),
-                next_log_prob,
-                networks.log_alpha.exp(),
-                params.target_reduction,
-                params.backup_entropy,
-            )
-        q = networks.critic(x, batch["base_action"], batch["action"])
-        loss = losses.critic_loss(q, target)
-        self._descend("critic", loss, batch)
-        self.figures.record("q", q.detach())
+            target, distribution = self.td_target(batch)
+        critic = self.networks.critic
+        outputs = critic.outputs(x, batch["base_action"], batch["action"])
+        q = critic.value(outputs.detach())
+        if distribution is None:
+            loss = losses.critic_loss(outputs, target)
+        else:
+            loss = categorical.cross_entropy(outputs, distribution)
+        if critic.reduction_logits is not None:
+            loss = loss + losses.weighting_loss(q, target, critic.reduction_logits)
+        self.descend("critic", loss, batch)
+        self.figures.record("q", q)
         self.figures.record("td_target", target)
+
+    def td_target(
+        self, batch: Batch, backup_entropy: bool | None = None, entropy_factor: float = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """(8)-(12): y [B], and of categorical critics its distribution [B, Z].
+
+        Args:
+            batch: of `sample_from`.
+            backup_entropy: None takes the parameter.
+            entropy_factor: on alpha * log_prob; `calql_td_xi` of the Cal-QL initialisation.
+        """
+        networks, params = self.networks, self.params
+        if backup_entropy is None:
+            backup_entropy = params.backup_entropy
+        next_base = batch["next_base_action"]
+        next_x = self.encode(networks.encoder, batch, successor=True)
+        delta, log_prob = self.residual(next_x, next_base, params.otf_candidates)
+        actions = self.compose(next_base, delta)
+        members = losses.draw_members(
+            params.num_critics, params.num_subsample_critics, self.generator
+        )
+        target_critic = networks.target_critic
+        if not networks.target_encoder.is_identity:
+            next_x = self.encode(networks.target_encoder, batch, successor=True)
+        outputs = target_critic.otf_outputs(next_x, next_base, actions, members)
+        alpha = entropy_factor * networks.log_alpha.exp()
+        reward, discount = batch["reward"], batch["discount"]
+        reduction = params.target_reduction
+        logits = target_critic.reduction_logits
+        if logits is not None and members is not None:
+            logits = logits[members]
+        if target_critic.num_atoms == 1:
+            y = losses.td_target(
+                reward, discount, outputs, log_prob, alpha, reduction, backup_entropy, logits
+            )
+            return y, None
+        atoms = target_critic.atoms
+        probability, bonus = categorical.choose_distribution(
+            outputs, atoms, log_prob, alpha, reduction, backup_entropy, logits
+        )
+        distribution = categorical.project(probability, reward + discount * bonus, discount, atoms)
+        return distribution @ atoms, distribution
+
+    def update_discrete_critic(self, batch: Batch, x: Tensor) -> None:
+        """Double DQN on the gripper choices; the observation's encoding is not trained by it."""
+        networks = self.networks
+        with torch.no_grad():
+            next_x = self.encode(self.critic_encoder, batch, successor=True)
+            next_base = batch["next_base_action"]
+            target = hybrid.discrete_td_target(
+                batch["reward"],
+                batch["discrete_penalty"],
+                batch["discount"],
+                networks.discrete_critic(next_x, next_base),
+                networks.target_discrete_critic(next_x, next_base),
+            )
+        q = networks.discrete_critic(x, batch["base_action"])
+        loss = hybrid.discrete_critic_loss(q, batch["discrete_action"].long(), target)
+        self.descend("discrete_critic", loss, batch)
+        self.figures.record("discrete_q_mean", q.detach().mean())
 
     def update_actor(self, batch: Batch, x: Tensor) -> Tensor:
         """(16), (17): returns log pi(delta | x) [B], without gradient."""
         networks, params = self.networks, self.params
         base_action = batch["base_action"]
-        delta, log_prob = self._residual(x, base_action, num_candidates=1)
-        action = self._compose(base_action, delta)
+        own_encoder = networks.critic_encoder is not None
+        actor_x = self.encode(networks.encoder, batch) if own_encoder else x
+        delta, log_prob = self.residual(actor_x, base_action, num_candidates=1)
+        action = self.compose(base_action, delta)
         q = networks.critic.otf(x, base_action, action).squeeze(1)
+        logits = networks.critic.reduction_logits
         loss = losses.actor_loss(
             q,
             log_prob[0],
@@ -193,8 +239,9 @@ class ResidualSACUpdate:
             networks.log_alpha.detach().exp(),
             params.actor_reduction,
             params.residual_penalty,
+            None if logits is None else logits.detach(),
         )
-        self._descend("actor", loss, batch)
+        self.descend("actor", loss, batch)
         log_prob = log_prob[0].detach()
         self.figures.record("q_policy", q.detach())
         self.figures.record("log_prob", log_prob)
@@ -205,7 +252,7 @@ class ResidualSACUpdate:
         """(18), (19), with log alpha kept above its floor."""
         log_alpha = self.networks.log_alpha
         loss = losses.temperature_loss(log_alpha, log_prob, self.target_entropy)
-        self._descend("temperature", loss, batch)
+        self.descend("temperature", loss, batch)
         with torch.no_grad():
             log_alpha.clamp_(min=self.params.log_alpha_min)
             self.figures.record("alpha", log_alpha.exp())
@@ -213,13 +260,23 @@ class ResidualSACUpdate:
     def update_target(self) -> None:
         """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
         with torch.no_grad():
-            torch._foreach_lerp_(
-                self.parameters["target"], self.parameters["critic"], self.params.tau
-            )
+            torch._foreach_lerp_(self.targets, self.followed, self.params.tau)
 
     # --- pieces of it ----------------------------------------------------------------------------
 
-    def _residual(
+    def encode(self, encoder: Any, batch: Batch, successor: bool = False) -> Tensor:
+        """x, or x' of the `successor`: [B, Z]; a state-only encoder passes the vector through."""
+        vector = batch["next_observation" if successor else "observation"]
+        vector = self.networks.normalizer(vector)
+        if encoder.is_identity:
+            return vector
+        prefix = "next." if successor else ""
+        columns = self.networks.image_columns
+        images = {key: batch[prefix + column] for key, column in columns.items()}
+        task = batch.get("task_index")
+        return encoder(vector, images, None if task is None else task.long())
+
+    def residual(
         self, x: Tensor, base_action: Tensor, num_candidates: int
     ) -> tuple[Tensor, Tensor]:
         """(2), (8): delta [K, B, A] and its log-probability [K, B]."""
@@ -227,7 +284,8 @@ class ResidualSACUpdate:
         noise = torch.randn(
             (num_candidates, *mean.shape), generator=self.generator, device=self.device
         )
-        return losses.sample_residual(mean, log_std, noise, self.networks.residual_dims)
+        squash = self.params.use_tanh_squash
+        return losses.sample_residual(mean, log_std, noise, self.networks.residual_dims, squash)
 
     def _entropy_target(self) -> Tensor:
         """H_tgt for the beta in force; beta changes between runs, not within one."""
@@ -238,8 +296,11 @@ class ResidualSACUpdate:
             self.params.scale_entropy_target,
         )
 
-    def _compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
+    def compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
+        """(4), (9): what would be executed; a discrete gripper's dimension is 0."""
         networks = self.networks
+        if self.discrete:
+            base_action = base_action * networks.gripper_mask
         return losses.compose_action(
             base_action,
             delta,
@@ -249,13 +310,15 @@ class ResidualSACUpdate:
             self.action_high,
         )
 
-    def _descend(self, name: str, loss: Tensor, batch: Batch) -> None:
+    def descend(self, name: str, loss: Tensor, batch: Batch) -> None:
         """One optimiser step on the parameters of `name` alone, checked and clipped."""
         parameters = self.parameters[name]
         # the actor's loss passes through the critics without leaving a gradient on them
         gradients = torch.autograd.grad(loss, parameters)
+        if self.all_reduce is not None:
+            self.all_reduce(gradients)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        self._check(name, loss.detach(), norm, batch)
+        self.checks.add(name, loss.detach(), norm, batch, self.updates)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         if self.params.grad_clip_norm:
@@ -263,22 +326,6 @@ class ResidualSACUpdate:
         self.optimizers[name].step()
         self.figures.record(f"{name}_loss", loss.detach())
         self.figures.record(f"{name}_grad_norm", norm)
-
-    def _check(self, name: str, loss: Tensor, norm: Tensor, batch: Batch) -> None:
-        self._unchecked.append((name, loss, norm, batch, self.updates))
-        if len(self._unchecked) >= self.checks_at_once:
-            self._check_pending()
-
-    def _check_pending(self) -> None:
-        """Look at the losses and gradient norms kept since the last check."""
-        pending, self._unchecked = self._unchecked, []
-        if not pending:
-            return
-        values = torch.stack([value for entry in pending for value in entry[1:3]]).tolist()
-        for index, (name, _, _, batch, step) in enumerate(pending):
-            for value, kind in zip(values[2 * index :], ("loss", "grad_norm"), strict=False):
-                if not math.isfinite(value):
-                    raise NonFiniteLossError(f"{name}_{kind}", batch, step)
 
     # --- state -----------------------------------------------------------------------------------
 

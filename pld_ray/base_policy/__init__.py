@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pld_ray.base_policy.checkpoint import EMBEDDED_ACT
 from pld_ray.base_policy.chunk_cache import ChunkCache
+from pld_ray.base_policy.no_policy import NoBasePolicy, base_policy_fingerprint
 from pld_ray.base_policy.protocol import BasePolicy
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ __all__ = [
     "BasePolicyPool",
     "ChunkCache",
     "LeRobotBasePolicy",
+    "NoBasePolicy",
     "PoolClient",
+    "base_policy_fingerprint",
     "load_base_policy",
 ]
 

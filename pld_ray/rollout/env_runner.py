@@ -12,6 +12,7 @@ from gymnasium.wrappers.vector import DictInfoToList
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
+from pld_ray.networks.grippers import hold_all, num_joint_choices
 from pld_ray.rollout.episode import Columns, EpisodeBuilder, concatenate_episodes
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.factory import create_vector_env
@@ -40,6 +41,8 @@ class _Streams:
     probe: np.ndarray
     returns: np.ndarray
     resetting: np.ndarray
+    gripper: np.ndarray
+    """Last executed command of each discrete gripper [num_envs, G]; NaN at an episode's start."""
 
 
 class ResidualEnvRunner(SingleAgentEnvRunner):
@@ -51,10 +54,12 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     _streams: _Streams | None = None
     _evaluation_env: DictInfoToList | None = None
     _rng: np.random.Generator
+    params: Any  # ResidualSACParams
 
     def make_env(self) -> None:
         super().make_env()
         self._streams = None
+        self.params = self.config.residual_sac_params()
         if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
             self._rng = np.random.default_rng([self.config.seed or 0, self.worker_index or 0])
 
@@ -117,9 +122,15 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         probing = s.steps < s.probe
         takeover = ~probing & (not base_only)
         action = observation[BASE_ACTION].copy()
+        if base_only and self.params.warmup_actions == "random":
+            action = self._rng.uniform(self._low, self._high, action.shape).astype(np.float32)
+        choice = np.full(len(action), self._hold, dtype=np.int64)
         if takeover.any():
-            composed = self._composed_action(observation, s.noise.sample())
+            composed, chosen = self._composed_action(observation, s.noise.sample(), explore=True)
             action[takeover] = composed[takeover]
+            if chosen is not None:
+                choice[takeover] = chosen[takeover]
+        extra = self._gripper_columns(s, action, choice)
 
         results = self._try_env_step(action)
         if isinstance(results, str) and results == ENV_STEP_FAILURE:
@@ -139,6 +150,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
                     terminated[i],
                     truncated[i],
                     beta if takeover[i] else 0.0,
+                    extra={name: column[i] for name, column in extra.items()},
                 )
             s.steps[i] += 1
             s.returns[i] += reward[i]
@@ -154,6 +166,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
                     )
                 )
                 s.noise.reset(i)
+                s.gripper[i] = np.nan
                 s.steps[i], s.returns[i] = 0, 0.0
                 s.probe[i] = self._draw_probe(base_only)
         s.resetting = done
@@ -162,8 +175,11 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     def _start_streams(self, base_only: bool) -> _Streams:
         observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
-        n, action_dim = self.num_envs, self.env.single_action_space.shape[0]
-        p = self.config.residual_sac_params()
+        space = self.env.single_action_space
+        n, action_dim = self.num_envs, space.shape[0]
+        p = self.params
+        self._low, self._high = space.low, space.high
+        self._hold = hold_all(len(p.gripper_dims)) if p.gripper == "discrete" else 0
         return _Streams(
             observation=observation,
             builders=[EpisodeBuilder() for _ in range(n)],
@@ -179,23 +195,53 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             probe=np.array([self._draw_probe(base_only) for _ in range(n)]),
             returns=np.zeros(n),
             resetting=np.zeros(n, dtype=bool),
+            gripper=np.full((n, len(p.gripper_dims)), np.nan),
         )
 
     def _draw_probe(self, base_only: bool) -> int:
         """h ~ Unif{0..H_probe} (formula 22); base-only phases store everything."""
-        p = self.config.residual_sac_params()
-        if base_only or not p.use_probing:
+        if base_only or not self.params.use_probing:
             return 0
-        return int(self._rng.integers(p.probe_steps + 1))
+        return int(self._rng.integers(self.params.probe_steps + 1))
+
+    def _gripper_columns(
+        self, s: _Streams, action: np.ndarray, choice: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Columns of discrete grippers: the joint choice, and its penalty where a command changed.
+
+        A choice of a step that the base policy alone decided is `hold`.
+        """
+        if self.params.gripper != "discrete":
+            return {}
+        command = np.sign(action[:, self.params.gripper_dims])
+        changed = (command != s.gripper) & ~np.isnan(s.gripper)
+        s.gripper = command
+        return {
+            "discrete_action": choice.astype(np.float32),
+            "discrete_penalty": (-self.params.grasp_penalty * changed.sum(1)).astype(np.float32),
+        }
 
     @torch.inference_mode()
     def _composed_action(
-        self, observation: Observation, noise: np.ndarray | None = None
-    ) -> np.ndarray:
-        """a = clip(a_base + beta * delta) (formulas 2-4); `noise` None takes the mean."""
+        self, observation: Observation, noise: np.ndarray | None = None, explore: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """a = clip(a_base + beta * delta) (formulas 2-4), and the discrete grippers' joint choice.
+
+        `noise` None takes the mean; `explore` lets discrete grippers choose at random now and then.
+        """
         batch = {key: torch.from_numpy(value) for key, value in observation.items()}
-        action = self.module.act(batch, None if noise is None else torch.from_numpy(noise))
-        return action.numpy()
+        forced = None
+        if explore and self.params.gripper == "discrete":
+            forced = torch.from_numpy(self._random_choices(len(observation[BASE_ACTION])))
+        action, choice = self.module.act_and_choose(
+            batch, None if noise is None else torch.from_numpy(noise), forced
+        )
+        return action.numpy(), None if choice is None else choice.numpy()
+
+    def _random_choices(self, n: int) -> np.ndarray:
+        """A random joint choice with probability gripper_epsilon, else -1 (the best one) [n]."""
+        random = self._rng.integers(num_joint_choices(len(self.params.gripper_dims)), size=n)
+        return np.where(self._rng.random(n) < self.params.gripper_epsilon, random, -1)
 
     def _log_rollout(self, stepped: int, episodes: list[EpisodeResult]) -> None:
         self._increase_sampled_metrics(stepped, len(episodes))
@@ -230,7 +276,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         while len(results) < len(set(init_state_ids)):
             action = observation[BASE_ACTION]
             if residual:
-                action = self._composed_action(observation)
+                action, _ = self._composed_action(observation)
             observation, reward, terminated, truncated, infos = env.step(action)
             for i in range(env.num_envs):
                 if done[i]:  # this was the reset step

@@ -33,8 +33,12 @@ class EpisodeBuilder:
         truncated: bool,
         residual_scale: float,
         intervened: bool = False,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Store one transition; `observation` is the batch before it, base action included."""
+        """Store one transition; `observation` is the batch before it, base action included.
+
+        `extra` holds further columns; every transition of an episode has the same ones.
+        """
         self._rows.append(
             {
                 **{key: value[env_index] for key, value in observation.items()},
@@ -44,6 +48,7 @@ class EpisodeBuilder:
                 "truncated": np.bool_(truncated),
                 "residual_scale": np.float32(residual_scale),
                 "intervened": np.bool_(intervened),
+                **(extra or {}),
             }
         )
 

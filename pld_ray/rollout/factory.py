@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
 from ray.tune.registry import register_env
 
 import envs
-from pld_ray.base_policy import BasePolicy, load_base_policy
+from pld_ray.base_policy import BasePolicy, NoBasePolicy, load_base_policy
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 
 ENV_NAME = "pld_ray"
@@ -22,8 +23,8 @@ def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
 
     Args:
         env_config: `suite`, `task`, `cameras`, `image_size`, `episode_length`, `fast_step` (see
-            `envs.LiberoEnv`); `num_envs`; `base_policy`: a `BasePolicy` (a pool's client) or the
-            keyword arguments of `load_base_policy`.
+            `envs.LiberoEnv`); `num_envs`; `base_policy`: a `BasePolicy` (a pool's client) or
+            `type` (`lerobot` or `none`) and the keyword arguments of `load_base_policy`.
 
     Raises:
         ValueError: a key that is none of these.
@@ -34,8 +35,24 @@ def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
     unknown = sorted(set(settings) - ENV_KEYS)
     if unknown:
         raise ValueError(f"env_config has unknown keys {unknown}; known are {sorted(ENV_KEYS)}")
-    base_policy: BasePolicy = load_base_policy(**policy) if isinstance(policy, Mapping) else policy
-    return BaseActionVectorEnv([envs.LiberoEnv(**settings) for _ in range(num_envs)], base_policy)
+    members = [envs.LiberoEnv(**settings) for _ in range(num_envs)]
+    return BaseActionVectorEnv(members, make_base_policy(policy, members[0].action_space))
+
+
+def make_base_policy(policy: BasePolicy | Mapping[str, Any], action_space: gym.Space) -> BasePolicy:
+    """A policy as it is, or built from `type` and the arguments of `load_base_policy`."""
+    if not isinstance(policy, Mapping):
+        return policy
+    arguments = dict(policy)
+    if arguments.pop("type", "lerobot") == "none":
+        return NoBasePolicy((action_space.shape or (0,))[0])
+    return load_base_policy(**arguments)
+
+
+def task_instructions(env_config: Mapping[str, Any]) -> list[str]:
+    """The instruction of the configured task, in words; what a task embedding is made of."""
+    settings = {key: env_config[key] for key in ("suite", "task") if env_config.get(key)}
+    return [envs.LiberoEnv(**settings).task_description]
 
 
 def register() -> None:

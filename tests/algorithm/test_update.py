@@ -3,87 +3,13 @@
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from update_fixtures import ACT, BATCH, make_params, make_update, same_weights, weights
 
 from pld_ray.algorithm import losses
-from pld_ray.algorithm.params import ResidualSACParams
-from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
-from pld_ray.networks import ResidualNetworks
-from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
-
-OBS, ACT, BATCH = 5, 3, 16
-
-
-def make_params(**kwargs):
-    defaults = {
-        "residual_dims": [1.0, 0.5, 0.0],
-        "residual_scale": 0.6,
-        "batch_size": BATCH,
-        "hidden_dims": [16, 16],
-        "critic_actor_update_ratio": 1,
-        "temperature_init": 0.1,
-        "n_step": 2,
-        "actor_delay_updates": 0,
-    }
-    return ResidualSACParams(**(defaults | kwargs))
-
-
-def make_ring(seed, episodes=4, length=12):
-    scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((ACT,))
-    columns = {
-        "observation.state": ColumnSpec((OBS,)),
-        "base_action": action,
-        "action": action,
-        "reward": scalar,
-        "terminated": flag,
-        "truncated": flag,
-        "residual_scale": scalar,
-        "intervened": flag,
-    }
-    ring = FrameRing(ReplaySchema(columns, ["observation.state"]), 1000, seed=seed)
-    rng = np.random.default_rng(seed)
-    for number in range(episodes):
-        rows = length + 1
-        episode = {
-            "observation.state": rng.standard_normal((rows, OBS)).astype(np.float32),
-            "base_action": rng.uniform(-1, 1, (rows, ACT)).astype(np.float32),
-            "action": rng.uniform(-1, 1, (rows, ACT)).astype(np.float32),
-            "reward": np.zeros(rows, np.float32),
-            "terminated": np.zeros(rows, bool),
-            "truncated": np.zeros(rows, bool),
-            "residual_scale": np.full(rows, 0.6, np.float32),
-            "intervened": np.zeros(rows, bool),
-        }
-        if number % 2 == 0:
-            episode["reward"][length - 1] = 1.0
-            episode["terminated"][length - 1] = True
-        ring.add_episodes(episode, [length], 0.98)
-    return ring
-
-
-def make_update(params=None, seed=0, **kwargs):
-    params = params or make_params()
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        networks = ResidualNetworks(OBS, ACT, params)
-        # a head that is not zero, so that nothing vanishes by symmetry
-        torch.nn.init.normal_(networks.actor.head.weight, std=0.1)
-    replay = SymmetricReplay(make_ring(1), make_ring(2))
-    networks.normalizer.fit(replay.observations())
-    optimizers = make_optimizers(networks, params)
-    return ResidualSACUpdate(networks, optimizers, replay, params, seed=seed, **kwargs)
-
-
-def weights(update):
-    return {k: v.clone() for k, v in update.networks.state_dict().items()}
-
-
-def same_weights(one, other):
-    return all(torch.equal(one[k], other[k]) for k in one)
-
+from pld_ray.algorithm.update import NonFiniteLossError
 
 # --- one whole update, written again from the equations ------------------------------------------
 

@@ -1,0 +1,82 @@
+"""The categorical critic: a distribution over fixed returns instead of one number (C51).
+
+Shapes: B batch, Z atoms, M critics drawn for a target, K candidates of the on-the-fly backup.
+Source: Bellemare, Dabney, Munos (2017), with the candidate and the member chosen by expected value.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def expected_value(log_prob: Tensor, atoms: Tensor) -> Tensor:
+    """Q = sum_z p_z z: [..., Z] log-probabilities and atoms [Z] -> [...]."""
+    return log_prob.exp() @ atoms
+
+
+def choose_distribution(
+    log_prob: Tensor,
+    atoms: Tensor,
+    log_prob_next: Tensor,
+    alpha: Tensor | float,
+    reduction: str = "min",
+    backup_entropy: bool = True,
+    logits: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(10), (11) for distributions: the one to bootstrap from, and its entropy bonus.
+
+    The candidate is the one whose reduced expected value (bonus included) is highest; of the M
+    members, `min` takes the distribution with the lowest expectation there, `mean` and `weighted`
+    their mixture.
+
+    Args:
+        log_prob: of the target critics at the candidates, [M, K, B, Z].
+        atoms: returns, [Z].
+        log_prob_next: log pi of the candidates, [K, B].
+        alpha: temperature.
+        reduction: `min`, `mean` or `weighted`, with logits [M].
+        backup_entropy: False drops the entropy term.
+
+    Returns:
+        probabilities [B, Z], and -alpha * log pi of the chosen candidate [B] (0 without the term).
+    """
+    probability = log_prob.exp()
+    q = probability @ atoms
+    if reduction == "min":
+        lowest = q.argmin(0)[None, ..., None].expand(1, *probability.shape[1:])
+        mixture = probability.gather(0, lowest)[0]
+    elif reduction == "mean":
+        mixture = probability.mean(0)
+    else:
+        assert logits is not None, "the weighted reduction needs logits"
+        mixture = torch.tensordot(torch.softmax(logits, 0), probability, dims=1)
+    bonus = -alpha * log_prob_next if backup_entropy else torch.zeros_like(log_prob_next)
+    best = (mixture @ atoms + bonus).argmax(0)
+    columns = torch.arange(best.shape[0], device=best.device)
+    return mixture[best, columns], bonus[best, columns]
+
+
+def project(probability: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
+    """(12) for distributions: move every atom to r + discount * z and split it over its neighbours.
+
+    Args:
+        probability: [B, Z].
+        reward: n-step reward, [B].
+        discount: gamma^n * (1 - terminated), [B]; the entropy bonus belongs into the reward, times
+            the discount.
+        atoms: evenly spaced, ascending, [Z]. What falls outside is put on the nearest end.
+
+    Returns:
+        probabilities of the target [B, Z], each row summing to 1.
+    """
+    spacing = atoms[1] - atoms[0]
+    moved = reward[:, None] + discount[:, None] * atoms
+    moved = moved.clamp(float(atoms[0]), float(atoms[-1]))
+    share = (1.0 - (moved[:, None, :] - atoms[:, None]).abs() / spacing).clamp(min=0.0)
+    return torch.einsum("bzy,by->bz", share, probability)
+
+
+def cross_entropy(log_prob: Tensor, target: Tensor) -> Tensor:
+    """Sum over the N members of the mean cross entropy; log_prob [N, B, Z], target [B, Z]."""
+    return -(log_prob * target).sum(-1).mean(-1).sum()

@@ -1,0 +1,71 @@
+"""Losses and gradients that are not finite, found before anything spoilt is published."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+CHECKS_AT_ONCE_ON_GPU = 32  # a check there waits for the device
+
+Batch = dict[str, Tensor]
+
+
+class NonFiniteLossError(RuntimeError):
+    """A loss or a gradient is NaN or infinite.
+
+    Attributes:
+        name: `critic_loss`, `actor_loss`, `temperature_loss`, `discrete_critic_loss`, or
+            `critic_grad_norm` and so on where the loss was finite and its gradient was not.
+        batch: the sampled batch it was computed from, before normalisation.
+        step: number of the update, counted from 0 over the whole run.
+    """
+
+    def __init__(self, name: str, batch: Batch, step: int) -> None:
+        self.name = name
+        self.batch = batch
+        self.step = step
+        bad = [key for key, t in batch.items() if t.is_floating_point() and not t.isfinite().all()]
+        cause = (
+            f"non-finite in the batch: {', '.join(bad)}" if bad else "the batch itself is finite"
+        )
+        super().__init__(f"{name} is not finite at update {step}; {cause}")
+
+
+class LossChecks:
+    """Looks at losses and gradient norms, several together where a look waits for the device.
+
+    Args:
+        device: of the losses.
+        at_once: losses looked at together; None is 1 on the CPU, 32 on a GPU.
+    """
+
+    def __init__(self, device: torch.device, at_once: int | None = None) -> None:
+        self.at_once = at_once or (1 if device.type == "cpu" else CHECKS_AT_ONCE_ON_GPU)
+        self._pending: list[tuple[str, Tensor, Tensor, Batch, int]] = []
+
+    def clear(self) -> None:
+        """Forget what has not been looked at."""
+        self._pending = []
+
+    def add(self, name: str, loss: Tensor, norm: Tensor, batch: Batch, step: int) -> None:
+        """Keep one loss and its gradient's norm for the next look; look if it is time.
+
+        Raises:
+            NonFiniteLossError: one that was looked at is not finite.
+        """
+        self._pending.append((name, loss, norm, batch, step))
+        if len(self._pending) >= self.at_once:
+            self.look()
+
+    def look(self) -> None:
+        """Look at everything kept; raises as `add`."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        values = torch.stack([value for entry in pending for value in entry[1:3]]).tolist()
+        for index, (name, _, _, batch, step) in enumerate(pending):
+            for value, kind in zip(values[2 * index :], ("loss", "grad_norm"), strict=False):
+                if not math.isfinite(value):
+                    raise NonFiniteLossError(f"{name}_{kind}", batch, step)

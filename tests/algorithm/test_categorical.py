@@ -1,0 +1,85 @@
+"""The categorical critic against C51 written atom by atom."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pld_ray.algorithm import categorical, losses
+
+ATOMS = torch.linspace(0.0, 1.0, 11)
+
+
+def projected_by_hand(probability, reward, discount, atoms):
+    """Each atom's mass goes to the two atoms around where it lands."""
+    spacing = float(atoms[1] - atoms[0])
+    target = torch.zeros_like(probability)
+    for b in range(len(probability)):
+        for z, p in enumerate(probability[b]):
+            landed = min(max(reward[b] + discount[b] * atoms[z], atoms[0]), atoms[-1])
+            place = float((landed - atoms[0]) / spacing)
+            low = min(int(place), len(atoms) - 1)
+            high = min(low + 1, len(atoms) - 1)
+            share = place - low
+            target[b, low] += p * (1 - share)
+            target[b, high] += p * share
+    return target
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6))
+def test_projection_equals_c51_atom_by_atom(seed):
+    g = torch.Generator().manual_seed(seed)
+    probability = torch.softmax(torch.randn(5, 11, generator=g), -1)
+    reward = torch.randn(5, generator=g) * 0.5
+    discount = torch.rand(5, generator=g)
+    target = categorical.project(probability, reward, discount, ATOMS)
+    expected = projected_by_hand(probability, reward, discount, ATOMS)
+    torch.testing.assert_close(target, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(target.sum(-1), torch.ones(5), rtol=1e-5, atol=1e-5)
+
+
+def test_inside_the_range_the_projection_keeps_the_expectation():
+    g = torch.Generator().manual_seed(0)
+    probability = torch.softmax(torch.randn(64, 11, generator=g), -1)
+    reward, discount = torch.rand(64, generator=g) * 0.1, torch.full((64,), 0.9)
+    target = categorical.project(probability, reward, discount, ATOMS)
+    torch.testing.assert_close(target @ ATOMS, reward + discount * (probability @ ATOMS))
+
+
+def test_a_terminal_success_is_all_mass_on_one():
+    probability = torch.full((1, 11), 1 / 11)
+    target = categorical.project(probability, torch.ones(1), torch.zeros(1), ATOMS)
+    torch.testing.assert_close(target, torch.eye(11)[10:])
+
+
+@pytest.mark.parametrize("reduction", ["min", "mean", "weighted"])
+@pytest.mark.parametrize("backup_entropy", [True, False])
+def test_the_chosen_distribution_has_the_scalar_target_as_its_expectation(
+    reduction, backup_entropy
+):
+    """With the same Q values, y = r + discount * (E + bonus) is what the scalar critic computes."""
+    g = torch.Generator().manual_seed(1)
+    log_prob = torch.log_softmax(torch.randn(3, 4, 8, 11, generator=g), -1)
+    log_pi = torch.randn(4, 8, generator=g) * 0.2
+    logits = torch.randn(3, generator=g)
+    reward, discount = torch.rand(8, generator=g), torch.rand(8, generator=g)
+    probability, bonus = categorical.choose_distribution(
+        log_prob, ATOMS, log_pi, 0.1, reduction, backup_entropy, logits
+    )
+    q = categorical.expected_value(log_prob, ATOMS)
+    y = losses.td_target(reward, discount, q, log_pi, 0.1, reduction, backup_entropy, logits)
+    torch.testing.assert_close(reward + discount * (probability @ ATOMS + bonus), y)
+    torch.testing.assert_close(probability.sum(-1), torch.ones(8))
+
+
+def test_cross_entropy_and_its_gradient_by_hand():
+    logits = torch.tensor([[[0.0, 1.0], [2.0, 0.0]]], requires_grad=True)
+    target = torch.tensor([[0.25, 0.75], [1.0, 0.0]])
+    log_prob = torch.log_softmax(logits, -1)
+    loss = categorical.cross_entropy(log_prob, target)
+    p = torch.softmax(logits.detach(), -1)
+    by_hand = -(0.25 * p[0, 0, 0].log() + 0.75 * p[0, 0, 1].log() + p[0, 1, 0].log()) / 2
+    assert loss.item() == pytest.approx(by_hand.item(), rel=1e-6)
+    loss.backward()
+    torch.testing.assert_close(logits.grad, (p - target) / 2)
