@@ -15,6 +15,7 @@ import envs
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
 from pld_ray.algorithm.module import image_shapes
+from pld_ray.algorithm.pretrained import check_pretrained
 from pld_ray.algorithm.validation import check_grippers
 from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.config import ConfigError, TrainConfig
@@ -92,6 +93,8 @@ def check_environment(config: TrainConfig) -> None:
             missing, incomplete or made for another environment.
     """
     try:
+        if config.pretrained_critic is not None:
+            check_pretrained(config.pretrained_critic)
         env = envs.LiberoEnv(**asdict(config.env))
         settings = {"type": config.policy.type, "path": config.policy.path}
         policy = make_base_policy(settings, env.action_space)

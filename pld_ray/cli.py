@@ -53,14 +53,23 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 2
 
+    from pld_ray.algorithm.calql import OfflineDataError
     from pld_ray.algorithm.learner import NonFiniteTrainingError
+    from pld_ray.algorithm.pretrained import PretrainedCriticError
     from pld_ray.config import ConfigError
     from pld_ray.rollout.offline_cache import OfflineCacheError
     from pld_ray.run_dir import RunError
 
     try:
         return {"train": run_train, "pretrain": run_pretrain, "eval": run_eval}[command](args)
-    except (ConfigError, RunError, OfflineCacheError, NonFiniteTrainingError) as error:
+    except (
+        ConfigError,
+        RunError,
+        OfflineCacheError,
+        OfflineDataError,
+        PretrainedCriticError,
+        NonFiniteTrainingError,
+    ) as error:
         print(f"pld-ray: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -152,3 +152,24 @@ def test_an_unreachable_tracking_server_is_one_sentence_before_training(tmp_path
     assert "--tracking.enabled=false" in error
     # the folder is not taken: the same command works once the server is up
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
+    folder = tmp_path / "critic"
+    small = [*SMALL, "--env.episode_length=200", "--algorithm.calql_num_actions=2"]
+    with_steps = [*small, "--algorithm.calql_steps=20"]
+    assert main(["pretrain", *with_steps, f"--output_dir={folder}"]) == 0
+    assert "20 Cal-QL steps on" in capsys.readouterr().out
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["offline_transitions"] > 0
+    assert summary["gap"] == pytest.approx(summary["q_policy"] - summary["q_data"], abs=1e-6)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["calql/steps"] == 20
+    heir = tmp_path / "heir"
+    argv = [*small, f"--pretrained_critic={summary['checkpoint']}", "--total_steps=700"]
+    assert main(["train", *argv, f"--output_dir={heir}"]) == 0
+    assert json.loads((heir / "summary.json").read_text())["updates"] > 0
+    assert main(["pretrain", *small, f"--output_dir={tmp_path / 'none'}"]) == 2
+    assert "calql_steps=0 has nothing to do" in capsys.readouterr().err
+    assert main(["train", *small, "--pretrained_critic=nowhere", f"--output_dir={tmp_path}/x"]) == 2
+    assert "nowhere: learner.json is missing" in capsys.readouterr().err

@@ -195,7 +195,7 @@ def file_figures(rounds: int = 3) -> dict[str, float]:
         name: [] for name in ("save_250k_s", "restore_250k_s", "incremental_save_s")
     }
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory(dir=".") as name:
+        with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             restored = FrameRing(ring.schema, SAVED_ROWS)
             times["save_250k_s"].append(seconds(ring.save, folder / "1"))
@@ -207,7 +207,7 @@ def file_figures(rounds: int = 3) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, help="turns of the image comparison")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of the image comparison")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -13,6 +13,11 @@ from pld_ray.algorithm import categorical, conservative, losses
 from pld_ray.algorithm.figures import UpdateFigures
 from pld_ray.algorithm.nonfinite import Batch
 from pld_ray.algorithm.update import Replay, ResidualSACUpdate
+from pld_ray.replay import FrameRing
+
+
+class OfflineDataError(ValueError):
+    """The offline buffer cannot initialise a critic; the message says why and what to do."""
 
 
 class CalQLInitialization:
@@ -139,6 +144,20 @@ class CalQLInitialization:
             self.sac.all_reduce(gradient)
         self.log_multiplier.grad = gradient[0]
         self.optimizer.step()
+
+    @staticmethod
+    def check(offline: FrameRing) -> None:
+        """Raise OfflineDataError unless there is a success: the bound is the return of the data."""
+        if not len(offline):
+            raise OfflineDataError(
+                "Cal-QL: the offline buffer is empty: set offline_episodes above 0 (at least one "
+                "per learner), or calql_steps=0"
+            )
+        if float(offline.column("mc_return", offline.start_rows()).max()) <= 0:
+            raise OfflineDataError(
+                "Cal-QL: no episode of the offline buffer has a positive return: it learns from "
+                "successes; collect some (offline_episodes), or set calql_steps=0"
+            )
 
     # --- state -----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from pld_ray.algorithm.stored_columns import make_replay, with_features
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
 
 UPDATE_STATE = "residual_sac_update"
+# columns come read-only out of the object store; they are copied into the ring and never written
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
 
 
@@ -104,7 +107,8 @@ class ResidualSACLearner(TorchLearner):
 
         Raises:
             NonFiniteTrainingError: a loss is not finite; the message names it and the saved batch.
-            ValueError: Cal-QL without a success in the offline buffer; a critic of another shape.
+            OfflineDataError: Cal-QL without a success in the offline buffer.
+            PretrainedCriticError: the pretrained critic is missing or of another shape.
         """
         self._check_is_built()
         self.before_gradient_based_update(timesteps=timesteps or {})
@@ -119,7 +123,7 @@ class ResidualSACLearner(TorchLearner):
             module.normalizer.fit(self.shard.gather(self.replay.observations()))
         try:
             if calql_steps:
-                self._check_offline()
+                self.calql.check(self.replay.offline)
                 self._log(self.calql.run(calql_steps))
             if num_updates and self.shard.all_true(len(self.replay) > 0):
                 self._log(self.sac.run(num_updates))
@@ -147,20 +151,6 @@ class ResidualSACLearner(TorchLearner):
         ring = self.replay.offline if batch["buffer"] == "offline" else self.replay.online
         columns = with_features(columns, ring.schema, self.frozen_features)
         ring.add_episodes(columns, batch["episode_lengths"], self.config.gamma)
-
-    def _check_offline(self) -> None:
-        """Cal-QL's bound is the return of the data: without a success it says nothing."""
-        offline = self.replay.offline
-        if not self.shard.all_true(len(offline) > 0):
-            raise ValueError(
-                "Cal-QL: the offline buffer is empty: set offline_episodes above 0 (at least one "
-                "per learner), or calql_steps=0"
-            )
-        if float(offline.column("mc_return", offline.start_rows()).max()) <= 0:
-            raise ValueError(
-                "Cal-QL: no episode of the offline buffer has a positive return: it learns from "
-                "successes; collect some (offline_episodes), or set calql_steps=0"
-            )
 
     def _log(self, figures: dict[str, float]) -> None:
         for name, value in figures.items():

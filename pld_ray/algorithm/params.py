@@ -178,6 +178,10 @@ class ResidualSACParams:
     normalize_observations: bool = True
     """Standardise observations with fixed statistics of the offline and warm-up data."""
 
+    compile_backend: str = "none"
+    """torch.compile backend for critics and actor: `none`, `inductor` (with a GPU) or `aot_eager`.
+    Compiling takes a minute or more; on a CPU it does not pay."""
+
     # --- observation encoder (seed 000, section 2; seed 004, sections 2.2, 5.1, 5.2) --------------
     vision_encoder_name: str = "none"
     """What reads camera images: `none`, `cnn`, `resnet10` (SERL's layout), `torchvision:NAME` or

@@ -23,6 +23,25 @@ TAKEN = (
 """What a critic is: its weights, what it sees, and the statistics it was trained under."""
 
 
+class PretrainedCriticError(ValueError):
+    """A pretrained critic is missing or does not fit this run; the message says which and why."""
+
+
+def check_pretrained(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
+    """The folder, if it is a checkpoint.
+
+    Raises:
+        PretrainedCriticError: it is none.
+    """
+    path = pathlib.Path(checkpoint)
+    if not (path / "learner.json").is_file():
+        raise PretrainedCriticError(
+            f"pretrained_critic={checkpoint}: learner.json is missing; give a folder that `pld-ray "
+            "pretrain` wrote under checkpoints/"
+        )
+    return path
+
+
 def load_critic(module: Any, checkpoint: str | os.PathLike[str]) -> None:
     """Take critic, targets, encoder and observation statistics over from a checkpoint.
 
@@ -31,21 +50,16 @@ def load_critic(module: Any, checkpoint: str | os.PathLike[str]) -> None:
         checkpoint: a folder that `pld-ray pretrain` or `pld-ray train` wrote under checkpoints/.
 
     Raises:
-        ValueError: the folder is no checkpoint, or its critic has another shape.
+        PretrainedCriticError: the folder is no checkpoint, or its critic has another shape.
     """
-    path = pathlib.Path(checkpoint)
-    if not (path / "learner.json").is_file():
-        raise ValueError(
-            f"pretrained_critic={checkpoint}: learner.json is missing; give a folder that `pld-ray "
-            "pretrain` wrote under checkpoints/"
-        )
+    path = check_pretrained(checkpoint)
     saved = load_tree(path / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
     own = {k: v for k, v in module.state_dict().items() if k.startswith(TAKEN)}
     for name, tensor in own.items():
         found = np.shape(saved[name]) if name in saved else None
         if found != tuple(tensor.shape):
             what = "is missing" if found is None else f"has shape {list(found)}"
-            raise ValueError(
+            raise PretrainedCriticError(
                 f"pretrained_critic={checkpoint}: {name} {what}, this run needs "
                 f"{list(tensor.shape)}: use the environment and the network settings (hidden_dims, "
                 "num_critics, critic_atoms, encoder) that it was trained with"

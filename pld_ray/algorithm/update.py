@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from pld_ray.algorithm import categorical, hybrid, losses
+from pld_ray.algorithm.compiled import compile_networks
 from pld_ray.algorithm.figures import UpdateFigures
 from pld_ray.algorithm.nonfinite import Batch, LossChecks, NonFiniteLossError
 from pld_ray.algorithm.optimizers import (
@@ -84,6 +85,8 @@ class ResidualSACUpdate:
         if params.critic_dropout:
             networks.critic.dropout_generator = self.generator
             networks.target_critic.dropout_generator = self.generator
+        if params.compile_backend != "none":
+            compile_networks(networks, params.compile_backend)
         self.discrete = networks.discrete_critic is not None
         self.target_entropy = self._entropy_target()
         self.updates = 0

@@ -160,6 +160,11 @@ def check_critic_options(params: ResidualSACParams) -> None:
         "value_range",
         "[lowest return, highest return]",
     )
+    need(
+        params.compile_backend in ("none", "inductor", "aot_eager"),
+        "compile_backend",
+        "none, inductor or aot_eager",
+    )
     need(params.init_final >= 0, "init_final", ">= 0")
     need(params.warmup_actions in ("base", "random"), "warmup_actions", "base or random")
     need(

@@ -142,6 +142,20 @@ def make_update_head(**options):
         return ResidualNetworks(5, ACT, make_params(**options)).actor.head.weight.detach()
 
 
+@pytest.mark.parametrize("atoms", [1, 11])
+def test_compiled_networks_make_the_same_updates(atoms):
+    """Plumbing and autograd; `inductor`, which also generates code, is in the learning tests."""
+    options = {"critic_atoms": atoms, "otf_candidates": 2, "num_critics": 3}
+    eager = make_update(make_params(**options))
+    compiled = make_update(make_params(**options, compile_backend="aot_eager"))
+    one, other = eager.run(4), compiled.run(4)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert other[name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
+    for name, value in weights(eager).items():
+        torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-4, atol=1e-5)
+
+
 # --- discrete gripper ----------------------------------------------------------------------------
 
 

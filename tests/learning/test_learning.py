@@ -3,6 +3,8 @@
 import json
 
 import pytest
+import torch
+from update_fixtures import make_params, make_update, weights
 
 from pld_ray.cli import main
 
@@ -18,3 +20,17 @@ def test_the_default_repairs_the_base_policy(tmp_path, seed):
     assert summary["env_steps"] <= 40_000
     assert 0.35 <= summary["base_success"] <= 0.65
     assert summary["residual_success"] >= (0.9 if seed == 0 else 0.85)
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("atoms", [1, 51])
+def test_generated_code_makes_the_same_updates(atoms):
+    """torch.compile with inductor, a minute of compilation, against eager."""
+    options = {"critic_atoms": atoms, "otf_candidates": 2, "num_critics": 3}
+    eager = make_update(make_params(**options))
+    compiled = make_update(make_params(**options, compile_backend="inductor"))
+    one, other = eager.run(4), compiled.run(4)
+    for name, value in one.items():
+        assert other[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    for name, value in weights(eager).items():
+        torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-3, atol=1e-4)

@@ -8,6 +8,7 @@ from bisect import bisect_left
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from pld_ray.networks.encoders.convolutions import ResNet10, SmallCNN
 from pld_ray.networks.encoders.weights import load_weights
@@ -169,21 +170,31 @@ def feature_layers(name: str, model: nn.Module) -> nn.Module:
     """The part of a network up to its feature map, sharing its weights.
 
     Raises:
-        ValueError: it has none, as most transformers.
+        ValueError: it has none for images of any size, as most transformers.
     """
     if name in ("cnn", "resnet10"):
         return model
     layers = model.eval()
     if name.startswith("torchvision:"):
         layers = BeforeHead(model)
-    with torch.no_grad():
-        features = layers(torch.zeros(1, 3, 224, 224))
-    if features.ndim != 4 or features.shape[1] != getattr(model, "num_features", features.shape[1]):
+    if not has_feature_map(model, layers):
         raise ValueError(
-            f"vision_encoder_name={name!r}: it has no feature map [C, h, w] before a global "
-            "pooling; choose a convolutional one, for example torchvision:resnet18"
+            f"vision_encoder_name={name!r}: it has no feature map [C, h, w] for images of any "
+            "size; choose a convolutional one, for example torchvision:resnet18"
         )
     return layers
+
+
+@torch.no_grad()
+def has_feature_map(model: nn.Module, layers: nn.Module) -> bool:
+    """Whether the layers give [B, C, h, w] for images of another size than ImageNet's 224."""
+    try:
+        features = layers(torch.zeros(1, 3, 160, 160))
+    except (RuntimeError, AssertionError):
+        return False
+    # timm's Swin puts the channels last, where the number that it announces shows
+    channels = getattr(model, "num_features", None)
+    return features.ndim == 4 and channels in (None, features.shape[1])
 
 
 class BeforeHead(nn.Module):
@@ -198,7 +209,10 @@ class BeforeHead(nn.Module):
         super().__init__()
         _, steps = get_graph_node_names(model)
         head = next(i for i, step in enumerate(steps) if step.partition(".")[0] in HEADS)
-        self.model = create_feature_extractor(model, {steps[head - 1]: "map"})
+        extractor = create_feature_extractor(model, {steps[head - 1]: "map"})
+        # the extractor itself holds two graphs, and a deep copy of it is in training mode
+        self.model = GraphModule(extractor, extractor.eval_graph).eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)["map"]
+        # a call of the module itself would print the code around an error
+        return self.model.forward(x)["map"]

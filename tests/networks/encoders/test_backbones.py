@@ -188,7 +188,9 @@ def test_batch_statistics_are_never_used():
 def test_a_copy_of_a_torchvision_encoder_is_independent():
     backbone = build_backbone("torchvision:resnet18", None, 32, seed=0)
     twin = copy.deepcopy(backbone)
+    assert not any(m.training for m in twin.modules())
     assert torch.equal(twin(images()), backbone(images()))
+    assert twin.fingerprint() == backbone.fingerprint()
     with torch.no_grad():
         next(twin.parameters()).add_(1.0)
     assert not torch.equal(twin(images()), backbone(images()))
@@ -255,7 +257,7 @@ def test_timm_is_optional_and_downloads_nothing(monkeypatch):
         build_backbone("timm:hf-hub:a/b", None, 32, seed=0)
 
 
-def test_images_that_leave_no_feature_map_are_refused():
+def test_images_that_leave_no_feature_map_are_refused(capfd):
     """39 -> 17 -> 7 -> 3 -> 1 through kernels 7, 5, 3, 3; of 38 nothing is left."""
     cnn = build_backbone("cnn", None, 8, seed=0)
     assert cnn.feature_shape(39, 39) == (8, 1, 1)
@@ -263,3 +265,6 @@ def test_images_that_leave_no_feature_map_are_refused():
     with pytest.raises(ValueError, match="64 x 38 leave no feature map; it needs 39 x 39"):
         cnn.feature_shape(64, 38)
     assert build_backbone("resnet10", None, 8, seed=0).smallest_side() == 1
+    with pytest.raises(ValueError, match="12 x 12 leave no feature map; it needs 21 x 21"):
+        build_backbone("torchvision:squeezenet1_0", None, 8, seed=0).feature_shape(12, 12)
+    assert capfd.readouterr().err == ""
