@@ -9,18 +9,22 @@ import os
 import pathlib
 from dataclasses import asdict
 
+import gymnasium as gym
 import ray
 
 import envs
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
-from pld_ray.algorithm.module import image_shapes
+from pld_ray.algorithm.module import ResidualModule, image_shapes
+from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.pretrained import check_pretrained
+from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.algorithm.validation import check_grippers
 from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.replay import FrameRing
 from pld_ray.rollout.factory import make_base_policy
-from pld_ray.rollout.vector_env import check_policy_matches
+from pld_ray.rollout.vector_env import BASE_ACTION, check_policy_matches
 
 
 def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
@@ -85,12 +89,16 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     return parent / "cache" / f"{config.env.task}-{digest}"
 
 
-def check_environment(config: TrainConfig) -> None:
+def check_environment(config: TrainConfig) -> dict[str, int]:
     """Open the environment and the base policy once, here, where an error can be read.
+
+    Returns:
+        Bytes of the `online` and `offline` replay when they are full.
 
     Raises:
         ConfigError: an unknown suite or task, cameras without a GL library, a base policy that is
-            missing, incomplete or made for another environment.
+            missing, incomplete or made for another environment, cameras that the vision encoder
+            cannot read, a replay larger than this machine's memory.
     """
     try:
         if config.pretrained_critic is not None:
@@ -116,8 +124,42 @@ def check_environment(config: TrainConfig) -> None:
                 f"{actions.shape[0]} dimensions"
             )
         env.close()
+        replay_bytes = predict_replay_bytes(config.algorithm, observations, actions)
+        check_memory(config, replay_bytes)
+        return replay_bytes
     except (ValueError, FileNotFoundError, ImportError) as error:
         raise ConfigError(str(error)) from error
+
+
+def predict_replay_bytes(
+    params: ResidualSACParams, observations: gym.spaces.Dict, actions: gym.spaces.Box
+) -> dict[str, int]:
+    """Bytes of the `online` and `offline` ring when they are full, images or features included."""
+    spaces = gym.spaces.Dict({**observations.spaces, BASE_ACTION: actions})
+    module = ResidualModule(
+        observation_space=spaces,
+        action_space=actions,
+        model_config={"params": {**asdict(params), "task_embedding": "none"}, "seed": 0},
+    )
+    schema = replay_schema(module)
+    return {
+        "online": FrameRing.predict_nbytes(schema, params.online_capacity),
+        "offline": FrameRing.predict_nbytes(schema, params.offline_capacity),
+    }
+
+
+def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
+    """Raise ConfigError if a replay of this process cannot fit into the machine."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = sum(replay_bytes.values())
+    rows = config.algorithm
+    if config.runners.num_learners == 0 and needed > total:
+        raise ConfigError(
+            f"the replay would take {needed / 1e9:.1f} GB when full, this machine has "
+            f"{total / 1e9:.1f} GB: lower algorithm.online_capacity ({rows.online_capacity:,} rows, "
+            f"{replay_bytes['online'] / 1e9:.1f} GB) or algorithm.offline_capacity "
+            f"({rows.offline_capacity:,} rows, {replay_bytes['offline'] / 1e9:.1f} GB)"
+        )
 
 
 def start_ray(config: TrainConfig) -> bool:

@@ -104,8 +104,13 @@ def run_train(args: list[str]) -> int:
         main_print(config)
         return 0
     if dry_run:
-        check_environment(config)
-        print("configuration, environment and base policy are fine")
+        online, offline = (
+            f"{size / 1e6:,.0f} MB {name}" for name, size in check_environment(config).items()
+        )
+        print(
+            "configuration, environment and base policy are fine; when full, the replay takes "
+            f"{online} and {offline}"
+        )
         return 0
     summary = train(config, pathlib.Path(resume) if resume else None)
     if "residual_success" in summary:
