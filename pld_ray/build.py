@@ -155,8 +155,9 @@ def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
     rows = config.algorithm
     if config.runners.num_learners == 0 and needed > total:
         raise ConfigError(
-            f"the replay would take {needed / 1e9:.1f} GB when full, this machine has "
-            f"{total / 1e9:.1f} GB: lower algorithm.online_capacity ({rows.online_capacity:,} rows, "
+            f"the replay would take {needed / 1e9:.1f} GB when full and this machine has "
+            f"{total / 1e9:.1f} GB: lower algorithm.online_capacity "
+            f"({rows.online_capacity:,} rows, "
             f"{replay_bytes['online'] / 1e9:.1f} GB) or algorithm.offline_capacity "
             f"({rows.offline_capacity:,} rows, {replay_bytes['offline'] / 1e9:.1f} GB)"
         )
