@@ -18,6 +18,8 @@ LEARNER_KEYS = (
     "residual_abs",
     "critic_grad_norm",
     "actor_grad_norm",
+    "discrete_critic_loss",
+    "discrete_q_mean",
 )
 
 

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import torch
+from columns import transition_columns
 
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.update import ResidualSACUpdate, make_optimizers
@@ -33,17 +34,7 @@ def make_update(cached: bool) -> ResidualSACUpdate:
     networks = ResidualNetworks(STATE_DIM, ACTION_DIM, params, images)
     frozen = networks.frozen_features
     assert frozen is not None
-    scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((ACTION_DIM,))
-    columns = {
-        "observation.state": ColumnSpec((STATE_DIM,)),
-        "base_action": action,
-        "action": action,
-        "reward": scalar,
-        "terminated": flag,
-        "truncated": flag,
-        "residual_scale": scalar,
-        "intervened": flag,
-    }
+    columns = transition_columns(STATE_DIM, ACTION_DIM)
     shape = frozen.shape(SIZE, SIZE)
     for camera in CAMERAS:
         if cached:

@@ -20,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from columns import transition_columns
 from image_update import image_figures
 from learner_baselines import (
     ACTION_DIM,
@@ -43,7 +44,7 @@ from learner_baselines import (
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.update import ResidualSACUpdate, make_optimizers
 from pld_ray.networks import ResidualNetworks
-from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema
+from pld_ray.replay import FrameRing, ReplaySchema
 
 BARS = {
     "vs_bare": (">=", 0.9),
@@ -58,17 +59,7 @@ BARS = {
 
 def random_ring(rows: int = ROWS) -> FrameRing:
     """A ring filled with random episodes of 200 transitions."""
-    scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((ACTION_DIM,))
-    columns = {
-        "observation.state": ColumnSpec((OBSERVATION_DIM,)),
-        "base_action": action,
-        "action": action,
-        "reward": scalar,
-        "terminated": flag,
-        "truncated": flag,
-        "residual_scale": scalar,
-        "intervened": flag,
-    }
+    columns = transition_columns(OBSERVATION_DIM, ACTION_DIM)
     rng = np.random.default_rng(0)
     ring = FrameRing(ReplaySchema(columns, ["observation.state"]), rows, seed=0)
     for _ in range(rows // (EPISODE_LENGTH + 1)):

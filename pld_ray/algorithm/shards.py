@@ -50,7 +50,8 @@ class Shard:
         """Whether it holds on every learner; every learner must ask."""
         if self.count == 1:
             return value
-        flag = torch.tensor(float(value))
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"  # what the backend can reduce
+        flag = torch.tensor(float(value), device=device)
         dist.all_reduce(flag, op=dist.ReduceOp.MIN)
         return bool(flag > 0)
 

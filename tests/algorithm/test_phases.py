@@ -48,20 +48,6 @@ def small_config(**training):
     return config
 
 
-@pytest.fixture
-def build():
-    built = []
-
-    def make(config):
-        algorithm = config.build_algo()
-        built.append(algorithm)
-        return algorithm
-
-    yield make
-    for algorithm in built:
-        algorithm.stop()
-
-
 def module(algorithm):
     return algorithm.learner_group._learner.module[DEFAULT_MODULE_ID]
 
