@@ -152,7 +152,10 @@ class TrainProgress:
         done = self.state.env_steps - self._first[1]
         if done <= 0:
             return None
-        return (self.total_env_steps - self.state.env_steps) * (self._clock() - self._start) / done
+        left = max(
+            0, self.total_env_steps - self.state.env_steps
+        )  # the last iteration may overshoot
+        return left * (self._clock() - self._start) / done
 
     # --- looks -----------------------------------------------------------------------------------
 

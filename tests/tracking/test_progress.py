@@ -111,3 +111,10 @@ def test_none_keeps_the_last_known_value(clock):
 def test_unknown_field(clock):
     with make(clock, io.StringIO()) as progress, pytest.raises(TypeError, match="sucess"):
         progress.update(sucess=1.0)
+
+
+def test_no_time_is_left_when_the_last_iteration_overshoots(clock):
+    with make(clock, io.StringIO()) as progress:
+        clock[0] += 10
+        progress.update(env_steps=10_300)
+        assert progress.left_s == 0
