@@ -21,6 +21,7 @@ from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.algorithm.evaluation import run_episodes
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
 from pld_ray.base_policy import base_policy_fingerprint
+from pld_ray.rollout import factory
 
 if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
@@ -45,6 +46,7 @@ class ResidualSAC(Algorithm):
         return ResidualSACConfig()
 
     def setup(self, config: Any) -> None:
+        factory.register()
         self.phase = "collect"
         self.env_steps = 0
         self.updates = 0

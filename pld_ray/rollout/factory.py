@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import ray
 from ray.tune.registry import register_env
 
 import envs
@@ -55,6 +56,16 @@ def task_instructions(env_config: Mapping[str, Any]) -> list[str]:
     return [envs.LiberoEnv(**settings).task_description]
 
 
+_registered = False
+
+
 def register() -> None:
-    """Make `ENV_NAME` known to Ray; safe to call again."""
-    register_env(ENV_NAME, create_vector_env)
+    """Make `ENV_NAME` known to Ray; safe to call again, and again after `ray.shutdown()`.
+
+    After a shutdown Ray's registry would start a cluster of its own to write into; the name is then
+    registered when the algorithm is set up, in the cluster that it runs in.
+    """
+    global _registered
+    if ray.is_initialized() or not _registered:
+        register_env(ENV_NAME, create_vector_env)
+        _registered = True
