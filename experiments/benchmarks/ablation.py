@@ -122,7 +122,11 @@ def cell_result(name: str, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
 
 
 def base_result(results: Sequence[dict[str, Any]], episodes: int) -> dict[str, Any]:
-    """The base policy alone, measured in every run on the same held init states."""
+    """The base policy alone, measured in every run on the same held init states.
+
+    On the validation states it is what a run's first evaluation shows: the actor has not been
+    updated by then, and the untrained residual is 0.
+    """
     with_base = [r for r in results if r["preset"] != "sac_scratch"]
     rate = with_base[0]["base_success"]
     return {
@@ -132,6 +136,7 @@ def base_result(results: Sequence[dict[str, Any]], episodes: int) -> dict[str, A
         "steps": 0,
         "success_mean": rate,
         "success_interval": interval([rate], episodes),
+        "validation_success": with_base[0]["curves"][0][0][1],
     }
 
 
@@ -148,6 +153,7 @@ def table(results: Sequence[dict[str, Any]]) -> str:
         if "curves" in r:
             steps = [[s for _, s in c] for c in r["curves"]]
             points = ", ".join(f"{np.mean(p):.2f}" for p in zip(*steps, strict=False))
+        points = points or f"{r['validation_success']:.2f}"
         bound = f"{r['q_out_of_bound']:.3f}" if "q_out_of_bound" in r else ""
         lines.append(
             f"| {r['preset']} | {len(r['seeds'])} | {r['steps']:,} | {r['success_mean']:.2f} "
@@ -174,7 +180,8 @@ def plot(results: Sequence[dict[str, Any]], path: pathlib.Path) -> None:
         axes.fill_between(steps, values.min(0), values.max(0), color=colour, alpha=0.1)
     for r in results:
         if "curves" not in r:
-            axes.axhline(r["success_mean"], color="black", ls="--", lw=1, label=r["preset"])
+            base = r["validation_success"]
+            axes.axhline(base, color="black", ls="--", lw=1, label=r["preset"])
     axes.set(
         xlabel="environment steps",
         ylabel="success on 50 validation states",
