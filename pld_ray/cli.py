@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
 
     from pld_ray.algorithm.calql import OfflineDataError
-    from pld_ray.algorithm.learner import NonFiniteTrainingError
+    from pld_ray.algorithm.learner import NonFiniteTrainingError, ReturnRangeError
     from pld_ray.algorithm.pretrained import PretrainedCriticError
     from pld_ray.config import ConfigError
     from pld_ray.rollout.offline_cache import OfflineCacheError
@@ -69,6 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         OfflineDataError,
         PretrainedCriticError,
         NonFiniteTrainingError,
+        ReturnRangeError,
     ) as error:
         print(f"pld-ray: {error}", file=sys.stderr)
         return 2

@@ -35,6 +35,10 @@ class NonFiniteTrainingError(RuntimeError):
     """Training stopped at a loss that is not finite; the message names it and the saved batch."""
 
 
+class ReturnRangeError(ValueError):
+    """The reward leaves the range that the critic was configured for; the message says by what."""
+
+
 class ResidualSACLearner(TorchLearner):
     """Owns the replay beside the networks and makes many gradient steps per call.
 
@@ -107,6 +111,7 @@ class ResidualSACLearner(TorchLearner):
 
         Raises:
             NonFiniteTrainingError: a loss is not finite; the message names it and the saved batch.
+            ReturnRangeError: a return lies outside `value_range` of a categorical critic.
             OfflineDataError: Cal-QL without a success in the offline buffer.
             PretrainedCriticError: the pretrained critic is missing or of another shape.
         """
@@ -151,6 +156,9 @@ class ResidualSACLearner(TorchLearner):
         ring = self.replay.offline if batch["buffer"] == "offline" else self.replay.online
         columns = with_features(columns, ring.schema, self.frozen_features)
         ring.add_episodes(columns, batch["episode_lengths"], self.config.gamma)
+        if self.config.critic_atoms > 1:
+            added = ring.start_rows()[-sum(batch["episode_lengths"]) :]
+            check_returns(ring.column("mc_return", added), self.config.value_range)
 
     def _log(self, figures: dict[str, float]) -> None:
         for name, value in figures.items():
@@ -206,6 +214,17 @@ class ResidualSACLearner(TorchLearner):
         self.sac.load_state_dict(state)
         if "calql" in state:
             self.calql.load_state_dict(state["calql"])
+
+
+def check_returns(returns: torch.Tensor, value_range: Sequence[float]) -> None:
+    """Raise ReturnRangeError if a categorical critic could not represent these returns."""
+    low, high = float(returns.min()), float(returns.max())
+    if low < value_range[0] - 1e-6 or high > value_range[1] + 1e-6:
+        raise ReturnRangeError(
+            f"discounted returns between {low:.4g} and {high:.4g} lie outside "
+            f"algorithm.value_range={list(value_range)}, all that the categorical critic can "
+            "represent: set it to the returns that the reward allows, or set critic_atoms=1"
+        )
 
 
 def describe_failure(error: NonFiniteLossError, failure_dir: str | None) -> str:

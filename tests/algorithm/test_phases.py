@@ -115,6 +115,9 @@ def test_calql_refuses_data_without_a_success(build, cache):
     learner.update(batches=[failures], fit_normalizer=True)
     with pytest.raises(ValueError, match="no episode of the offline buffer has a positive return"):
         learner.update(calql_steps=1)
+    columns["reward"][5] = 3.0
+    with pytest.raises(ValueError, match=r"returns between 0 and 3 .*value_range=\[0.0, 1.0\]"):
+        learner.update(batches=[failures])
     with pytest.raises(ValueError, match=r"calql_steps=5.*offline_episodes=0"):
         small_config(calql_steps=5, offline_episodes=0).validate()
 
