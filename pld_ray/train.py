@@ -194,7 +194,7 @@ class TrainingLoop:
                 clock = time.monotonic()
                 result = algorithm.train()
                 self.state.train_wall_s += time.monotonic() - clock
-                self.record_initialization()
+                record_initialization(algorithm, self.record)
                 row = flatten_result(result) | {
                     "train/success_rate": running_success(algorithm.recent_success),
                     "updates": algorithm.updates,
@@ -217,10 +217,6 @@ class TrainingLoop:
                     self.save(f"step_{algorithm.env_steps:09d}")
                     self.run_dir.prune(self.config.checkpoint.keep)
         return not stop.requested
-
-    def record_initialization(self) -> None:
-        """What the Cal-QL initialisation logged since the last call, a line per share of steps."""
-        record_initialization(self.algorithm, self.record)
 
     def evaluate(self) -> dict[str, float]:
         """Success on the validation states; the best one so far is kept as `best`."""

@@ -101,16 +101,15 @@ class ResidualSAC(Algorithm):
         self._publish()
 
     def initialize(self) -> None:
-        """Collection and the critic's initialisation alone; what `pld-ray pretrain` runs."""
+        """Collection and the critic's initialisation alone."""
         while self.phase != "online":
             self.training_step()
 
     def begin_learning(self) -> None:
         """After the collection: take a pretrained critic, or initialise one, or go online."""
-        params = self.config.residual_sac_params()
-        pretrained = self.config.pretrained_critic
-        self.phase = "calql" if params.calql_steps and pretrained is None else "online"
-        if self.phase == "online":
+        if self.config.calql_steps and self.config.pretrained_critic is None:
+            self.phase = "calql"
+        else:
             self.begin_online()
 
     def begin_online(self) -> None:

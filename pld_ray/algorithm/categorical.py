@@ -10,11 +10,6 @@ import torch
 from torch import Tensor
 
 
-def expected_value(log_prob: Tensor, atoms: Tensor) -> Tensor:
-    """Q = sum_z p_z z: [..., Z] log-probabilities and atoms [Z] -> [...]."""
-    return log_prob.exp() @ atoms
-
-
 def choose_distribution(
     log_prob: Tensor,
     atoms: Tensor,

@@ -67,7 +67,7 @@ def test_the_chosen_distribution_has_the_scalar_target_as_its_expectation(
     probability, bonus = categorical.choose_distribution(
         log_prob, ATOMS, log_pi, 0.1, reduction, backup_entropy, logits
     )
-    q = categorical.expected_value(log_prob, ATOMS)
+    q = log_prob.exp() @ ATOMS
     y = losses.td_target(reward, discount, q, log_pi, 0.1, reduction, backup_entropy, logits)
     torch.testing.assert_close(reward + discount * (probability @ ATOMS + bonus), y)
     torch.testing.assert_close(probability.sum(-1), torch.ones(8))
