@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
+import pathlib
+import time
+import traceback
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,21 +17,26 @@ from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from pld_ray.networks.grippers import hold_all, num_joint_choices
+from pld_ray.rollout import factory
 from pld_ray.rollout.episode import Columns, EpisodeBuilder, concatenate_episodes
+from pld_ray.rollout.evaluation import EpisodeResult, play_init_states
 from pld_ray.rollout.exploration import ExplorationNoise
-from pld_ray.rollout.factory import create_vector_env
 from pld_ray.rollout.vector_env import BASE_ACTION, Observation
 
+METRICS_INTERVAL_S = 1.0
 
-@dataclass
-class EpisodeResult:
-    """What became of one episode."""
 
-    success: bool
-    length: int
-    sum_reward: float
-    probe_steps: int = 0
-    init_state_id: int = -1
+class EnvRunnerError(RuntimeError):
+    """Something in a runner raised; the message says what and where."""
+
+
+@dataclass(frozen=True)
+class PublishedWeights:
+    """What runners act with: the module's inference state, and how many updates it has seen."""
+
+    updates: int
+    state: Any
+    """Reference to the state in the object store."""
 
 
 @dataclass
@@ -41,6 +50,8 @@ class _Streams:
     probe: np.ndarray
     returns: np.ndarray
     resetting: np.ndarray
+    began_at: np.ndarray
+    """Updates behind the weights with which each open episode began [num_envs]."""
     gripper: np.ndarray
     """Last executed command of each discrete gripper [num_envs, G]; NaN at an episode's start."""
 
@@ -53,6 +64,10 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     _streams: _Streams | None = None
     _evaluation_env: DictInfoToList | None = None
+    _weights_updates = 0
+    _taken_updates = 0
+    _metrics_sent = 0.0
+    _metrics_interval_s = 0.0
     _rng: np.random.Generator
     params: Any  # ResidualSACParams
 
@@ -74,17 +89,21 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     # --- training --------------------------------------------------------------------------------
 
-    def sample_columns(self, num_steps: int, base_only: bool) -> dict[str, Any]:
+    def sample_columns(
+        self, num_steps: int, base_only: bool, weights_updates: int = 0
+    ) -> dict[str, Any]:
         """Step for at least `num_steps` environment steps; return the episodes that finished.
 
         Args:
             num_steps: environment steps over all environments of this runner.
             base_only: act as the base policy alone (offline collection, warm-up).
+            weights_updates: gradient updates behind the weights that the runner has now.
 
         Returns:
             `columns` and `episode_lengths` (see `EpisodeBuilder`), `episodes` (a dict each),
             `num_env_steps` stepped now, probing included, and this runner's `metrics`.
         """
+        self._weights_updates = weights_updates
         if self._streams is None:
             self._streams = self._start_streams(base_only)
         finished: list[Columns] = []
@@ -101,14 +120,66 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             "episode_lengths": lengths,
             "episodes": [asdict(episode) for episode in episodes],
             "num_env_steps": stepped,
-            "metrics": self.get_metrics(),
+            "metrics": self._due_metrics(),
         }
 
-    def sample_columns_ref(self, num_steps: int, base_only: bool) -> dict[str, Any]:
-        """`sample_columns` with the columns left in the object store, for the learner to fetch."""
-        batch = self.sample_columns(num_steps, base_only)
-        batch["columns"] = ray.put(batch["columns"])
+    def sample_columns_ref(self, **kwargs: Any) -> dict[str, Any]:
+        """`sample_columns` with the columns left in the object store, for the learner to fetch.
+
+        An exception comes back as `error`, in words: RLlib takes one that is raised in a runner's
+        process for a dead runner, restores it, and so on for ever.
+        """
+        try:
+            batch = self.sample_columns(**kwargs)
+        except Exception as error:
+            return {"error": describe_error(error)}
+        if batch["episode_lengths"]:
+            batch["columns"] = ray.put(batch["columns"])
         return batch
+
+    def sample_with(
+        self,
+        weights: PublishedWeights | None,
+        generation: int,
+        stall_timeout_s: float,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """`sample_columns_ref`, after taking `weights` unless the runner has them already.
+
+        `generation` comes back with the batch, so that the driver knows what was asked for before
+        a restore. Metrics are sent about once a second: they cost the driver more than columns.
+        If it takes longer than `stall_timeout_s`, this process ends with its threads' stacks in
+        its log, and Ray starts another.
+        """
+        self._metrics_interval_s = METRICS_INTERVAL_S
+        # a thread in C: it needs no interpreter lock, which a stuck simulator may hold
+        faulthandler.dump_traceback_later(stall_timeout_s, exit=True)
+        try:
+            if weights is not None:
+                self.take_weights(weights)
+            batch = self.sample_columns_ref(weights_updates=self._taken_updates, **kwargs)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        return {**batch, "generation": generation}
+
+    def _due_metrics(self) -> Any:
+        """This runner's metrics since it last told; None if that was just now."""
+        if time.monotonic() - self._metrics_sent < self._metrics_interval_s:
+            return None
+        self._metrics_sent = time.monotonic()
+        return self.get_metrics()
+
+    def take_weights(self, weights: PublishedWeights) -> None:
+        """Act with these weights from now on; lost ones are left out, newer ones will come."""
+        if weights.updates == self._taken_updates:
+            return
+        try:
+            state = ray.get(weights.state)
+        except ray.exceptions.RayError:
+            return
+        self.forget_weights_version()
+        self.set_state(state)
+        self._taken_updates = weights.updates
 
     def _vector_step(
         self,
@@ -140,7 +211,10 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
         live = ~s.resetting
         done = (terminated | truncated) & live
+        failed = np.array(["env_failure" in info for info in infos])
         for i in np.flatnonzero(live):
+            if s.steps[i] == 0:
+                s.began_at[i] = self._weights_updates
             if not probing[i]:  # probing steps are never stored (formula 25)
                 s.builders[i].add(
                     observation,
@@ -155,23 +229,28 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             s.steps[i] += 1
             s.returns[i] += reward[i]
             if done[i]:
-                if len(s.builders[i]):
-                    finished.append(s.builders[i].finish(next_observation, i))
-                episodes.append(
-                    EpisodeResult(
-                        success=bool(infos[i]["is_success"]),
-                        length=int(s.steps[i]),
-                        sum_reward=float(s.returns[i]),
-                        probe_steps=int(min(s.probe[i], s.steps[i])),
+                if failed[i]:
+                    s.builders[i] = EpisodeBuilder()  # what the simulator did last is not known
+                    self.metrics.log_value("num_env_failures", 1, reduce="lifetime_sum")
+                else:
+                    if len(s.builders[i]):
+                        finished.append(s.builders[i].finish(next_observation, i))
+                    episodes.append(
+                        EpisodeResult(
+                            success=bool(infos[i]["is_success"]),
+                            length=int(s.steps[i]),
+                            sum_reward=float(s.returns[i]),
+                            probe_steps=int(min(s.probe[i], s.steps[i])),
+                            weights_updates=int(s.began_at[i]),
+                        )
                     )
-                )
                 s.noise.reset(i)
                 s.gripper[i] = np.nan
                 s.steps[i], s.returns[i] = 0, 0.0
                 s.probe[i] = self._draw_probe(base_only)
         s.resetting = done
         s.observation = next_observation
-        return int(live.sum())
+        return int((live & ~failed).sum())
 
     def _start_streams(self, base_only: bool) -> _Streams:
         observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
@@ -195,6 +274,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             probe=np.array([self._draw_probe(base_only) for _ in range(n)]),
             returns=np.zeros(n),
             resetting=np.zeros(n, dtype=bool),
+            began_at=np.zeros(n, dtype=np.int64),
             gripper=np.full((n, len(p.gripper_dims)), np.nan),
         )
 
@@ -252,50 +332,56 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     # --- evaluation ------------------------------------------------------------------------------
 
-    def evaluate(self, init_state_ids: list[int], residual: bool) -> list[dict[str, Any]]:
+    def evaluate(
+        self,
+        init_state_ids: list[int],
+        residual: bool,
+        residual_scale: float | None = None,
+        weights: PublishedWeights | None = None,
+    ) -> list[dict[str, Any]]:
         """One deterministic episode from each stored init state, on an environment of its own.
 
         Args:
             init_state_ids: ids of held init states of the task.
-            residual: base + tanh(mean) at the current beta, or the base policy alone.
+            residual: base + tanh(mean), or the base policy alone.
+            residual_scale: beta; None is the one in force.
+            weights: taken first; None keeps what the runner has.
 
         Returns:
             One `EpisodeResult` as a dict per id, in the order of `init_state_ids`.
         """
+        if weights is not None:
+            self.take_weights(weights)
         if self._evaluation_env is None:
             config = {**self.config.env_config, "num_envs": self.num_envs}
-            self._evaluation_env = DictInfoToList(create_vector_env(config))
-        env: Any = self._evaluation_env
-        env.unwrapped.set_init_states(init_state_ids)
-        observation, infos = env.reset(seed=0)
-        current = [int(info["init_state_id"]) for info in infos]
-        steps = np.zeros(env.num_envs, dtype=np.int64)
-        returns = np.zeros(env.num_envs)
-        done = np.zeros(env.num_envs, dtype=bool)
-        results: dict[int, EpisodeResult] = {}
-        while len(results) < len(set(init_state_ids)):
-            action = observation[BASE_ACTION]
-            if residual:
-                action, _ = self._composed_action(observation)
-            observation, reward, terminated, truncated, infos = env.step(action)
-            for i in range(env.num_envs):
-                if done[i]:  # this was the reset step
-                    current[i] = int(infos[i]["init_state_id"])
-                    steps[i], returns[i] = 0, 0.0
-                    continue
-                steps[i] += 1
-                returns[i] += reward[i]
-                if (terminated[i] or truncated[i]) and current[i] >= 0:
-                    results[current[i]] = EpisodeResult(
-                        success=bool(infos[i]["is_success"]),
-                        length=int(steps[i]),
-                        sum_reward=float(returns[i]),
-                        init_state_id=current[i],
-                    )
-            done = (terminated | truncated) & ~done
+            self._evaluation_env = DictInfoToList(factory.make_env(self.config.env, config))
+        in_force = self.module.residual_scale.clone()
+        try:
+            if residual_scale is not None:
+                self.module.residual_scale.fill_(residual_scale)
+            results = play_init_states(
+                self._evaluation_env,
+                init_state_ids,
+                (lambda observation: self._composed_action(observation)[0]) if residual else None,
+            )
+        finally:
+            self.module.residual_scale.copy_(in_force)
         return [asdict(results[i]) for i in init_state_ids]
 
     def stop(self) -> None:
         super().stop()
         if self._evaluation_env is not None:
             self._evaluation_env.close()
+
+
+def describe_error(error: Exception) -> str:
+    """What was raised, and where."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({pathlib.Path(where.filename).name}:{where.lineno})"
+
+
+def check_batches(batches: list[dict[str, Any]]) -> None:
+    """Raise EnvRunnerError if a runner told of an error instead of a batch."""
+    for batch in batches:
+        if "error" in batch:
+            raise EnvRunnerError(f"an env runner cannot go on: {batch['error']}")

@@ -2,42 +2,82 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import ray
-from ray.tune.registry import register_env
+from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envs
 from pld_ray.base_policy import BasePolicy, NoBasePolicy, load_base_policy
+from pld_ray.rollout.env_group import EnvGroup, InProcessEnvs, MakeEnv
+from pld_ray.rollout.subprocess_envs import SubprocessEnvs
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 
 ENV_NAME = "pld_ray"
 """Name under which the vector environment is registered with Ray."""
 
-ENV_KEYS = {"suite", "task", "cameras", "image_size", "episode_length", "fast_step"}
+ENV_KEYS = set(inspect.signature(envs.LiberoEnv).parameters)
+VECTORIZATIONS = ("in_process", "subprocess")
 
 
 def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
-    """Environments and base policy in one process.
+    """Environments and base policy of one runner.
 
     Args:
-        env_config: `suite`, `task`, `cameras`, `image_size`, `episode_length`, `fast_step` (see
-            `envs.LiberoEnv`); `num_envs`; `base_policy`: a `BasePolicy` (a pool's client) or
-            `type` (`lerobot` or `none`) and the keyword arguments of `load_base_policy`.
+        env_config: the arguments of `envs.LiberoEnv`; `num_envs`; `base_policy`: a `BasePolicy` (a
+            pool's client) or `type` (`lerobot` or `none`) and the keyword arguments of
+            `load_base_policy`; `prefetch`, see `ChunkCache`; `vectorization`: `in_process` (stepped
+            in turn) or `subprocess` (a process each), with `step_timeout_s` and `reset_timeout_s`.
+            For another gymnasium environment `entry_point`, as "module:class", with `kwargs`.
 
     Raises:
-        ValueError: a key that is none of these.
+        ValueError: a key that is none of these, or an entry point that does not exist.
     """
     settings = dict(env_config)
     num_envs = int(settings.pop("num_envs", 1))
     policy = settings.pop("base_policy", None) or {}
-    unknown = sorted(set(settings) - ENV_KEYS)
+    prefetch = bool(settings.pop("prefetch", False))
+    vectorization = settings.pop("vectorization", "in_process")
+    timeouts = {k: settings.pop(k) for k in ("step_timeout_s", "reset_timeout_s") if k in settings}
+    makers = [env_maker(settings)] * num_envs
+    if vectorization not in VECTORIZATIONS:
+        raise ValueError(f"vectorization={vectorization!r}: must be one of {VECTORIZATIONS}")
+    group: EnvGroup
+    if vectorization == "subprocess":
+        group = SubprocessEnvs(makers, **timeouts)
+    else:
+        group = InProcessEnvs(makers)
+    return BaseActionVectorEnv(group, make_base_policy(policy, group.action_space), prefetch)
+
+
+def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
+    """A picklable function that makes one environment from its settings."""
+    entry_point = settings.get("entry_point")
+    known = ENV_KEYS if entry_point is None else {"entry_point", "kwargs"}
+    unknown = sorted(set(settings) - known)
     if unknown:
-        raise ValueError(f"env_config has unknown keys {unknown}; known are {sorted(ENV_KEYS)}")
-    members = [envs.LiberoEnv(**settings) for _ in range(num_envs)]
-    return BaseActionVectorEnv(members, make_base_policy(policy, members[0].action_space))
+        raise ValueError(f"env_config has unknown keys {unknown}; known are {sorted(known)}")
+    if entry_point is None:
+        return functools.partial(envs.LiberoEnv, **settings)
+    try:
+        make: Any = gym.envs.registration.load_env_creator(entry_point)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f"env_config entry_point={entry_point!r} cannot be loaded ({error}): give it as "
+            "'module:class', importable on every node"
+        ) from error
+    return functools.partial(make, **(settings.get("kwargs") or {}))
+
+
+def make_env(name: str, env_config: Mapping[str, Any]) -> Any:
+    """The vector environment that is registered with Ray as `name`."""
+    if name == ENV_NAME:
+        return create_vector_env(env_config)
+    return _global_registry.get(ENV_CREATOR, name)(env_config)
 
 
 def make_base_policy(policy: BasePolicy | Mapping[str, Any], action_space: gym.Space) -> BasePolicy:
@@ -52,6 +92,8 @@ def make_base_policy(policy: BasePolicy | Mapping[str, Any], action_space: gym.S
 
 def task_instructions(env_config: Mapping[str, Any]) -> list[str]:
     """The instruction of the configured task, in words; what a task embedding is made of."""
+    if env_config.get("entry_point"):
+        return [str(env_config.get("task", ""))]
     settings = {key: env_config[key] for key in ("suite", "task") if env_config.get(key)}
     return [envs.LiberoEnv(**settings).task_description]
 

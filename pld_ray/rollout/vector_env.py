@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from pld_ray.base_policy import BasePolicy, ChunkCache
+from pld_ray.rollout.env_group import Command, EnvGroup, InProcessEnvs, Outcome
 
 BASE_ACTION = "base_action"
 
@@ -19,7 +20,7 @@ Observation = dict[str, np.ndarray]
 
 
 class BaseActionVectorEnv(VectorEnv):
-    """N environments in this process, stepped in turn; the base policy is asked once per step.
+    """N environments as one vector; the base policy is asked once per step.
 
     Each observation is the environment's own plus `base_action` [A] float32: what the frozen
     policy would do there, clipped to the action space. Because it is part of the observation, the
@@ -27,11 +28,15 @@ class BaseActionVectorEnv(VectorEnv):
     RLlib code see the same thing.
 
     Autoreset is NEXT_STEP: the step after an episode's end resets that environment, ignores its
-    action and returns reward 0.
+    action and returns reward 0. An environment that fails is replaced by its group: its episode
+    ends truncated, with the last observation again and `info["env_failure"]` saying what happened;
+    it must not be stored. The next step resets the replacement, to the same init state if one was
+    asked for.
 
     Args:
-        envs: environments with equal spaces; the observation space is a `Dict`.
+        envs: a group, or environments with equal spaces; the observation space is a `Dict`.
         base_policy: the frozen policy, inline or a pool's client.
+        prefetch: ask for the next chunk one step ahead, see `ChunkCache`.
 
     Raises:
         ValueError: the policy's action dimension or a required observation differs from the env.
@@ -39,11 +44,13 @@ class BaseActionVectorEnv(VectorEnv):
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
-    def __init__(self, envs: Sequence[gym.Env], base_policy: BasePolicy) -> None:
-        self.envs = list(envs)
-        self.num_envs = len(self.envs)
+    def __init__(
+        self, envs: EnvGroup | Sequence[gym.Env], base_policy: BasePolicy, prefetch: bool = False
+    ) -> None:
+        self.group = InProcessEnvs(envs) if isinstance(envs, Sequence) else envs
+        self.num_envs = self.group.num_envs
         observations, actions = check_policy_matches(
-            base_policy, self.envs[0].observation_space, self.envs[0].action_space
+            base_policy, self.group.observation_space, self.group.action_space
         )
         self.single_action_space = actions
         self.single_observation_space = gym.spaces.Dict(
@@ -53,64 +60,94 @@ class BaseActionVectorEnv(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.base_policy = base_policy
-        self.chunks = ChunkCache(base_policy, self.num_envs)
-        self._next_init_states: deque[int] = deque()
+        options = {"prefetch": True} if prefetch else {}
+        self.chunks = ChunkCache(base_policy, self.num_envs, **options)
+        self._init_states: deque[int] = deque()
+        self._options: list[dict[str, int] | None] = [None] * self.num_envs
         self._done = np.zeros(self.num_envs, dtype=bool)
+        self._failed = np.zeros(self.num_envs, dtype=bool)
         self._tasks = [""] * self.num_envs
+        self._last: list[Observation] = []
+
+    @property
+    def envs(self) -> list[gym.Env]:
+        """The environments of this process; those in processes of their own cannot be reached."""
+        return getattr(self.group, "envs", [])
 
     def set_init_states(self, init_state_ids: Sequence[int]) -> None:
         """Start the next episodes from these stored init states, in order; then sample again."""
-        self._next_init_states = deque(int(i) for i in init_state_ids)
+        self._init_states = deque(int(i) for i in init_state_ids)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         seeds = seed_per_env(seed, self.num_envs)
-        observations: list[Observation] = []
-        infos: dict[str, Any] = {}
-        for i in range(self.num_envs):
-            observation, info = self._reset_env(i, seeds[i])
-            observations.append(observation)
-            infos = self._add_info(infos, info, i)
+        self._failed[:] = False
+        outcomes = self._run([self._reset_command(i, seeds[i]) for i in range(self.num_envs)])
         self._done[:] = False
-        return self._with_base_action(observations), infos
+        return self._observations(outcomes), self._info_dict(outcomes)
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        observations: list[Observation] = []
-        infos: dict[str, Any] = {}
-        rewards = np.zeros(self.num_envs, dtype=np.float32)
-        terminated = np.zeros(self.num_envs, dtype=bool)
-        truncated = np.zeros(self.num_envs, dtype=bool)
-        for i, env in enumerate(self.envs):
-            if self._done[i]:
-                observation, info = self._reset_env(i)
-            else:
-                observation, reward, terminated[i], truncated[i], info = env.step(actions[i])
-                rewards[i] = float(reward)
-            observations.append(observation)
-            infos = self._add_info(infos, info, i)
+        commands = [
+            self._reset_command(i) if self._done[i] else Command(actions[i])
+            for i in range(self.num_envs)
+        ]
+        outcomes = self._run(commands)
+        rewards = np.array([outcome.reward for outcome in outcomes], dtype=np.float32)
+        terminated = np.array([outcome.terminated for outcome in outcomes])
+        truncated = np.array([outcome.truncated for outcome in outcomes])
         self._done = terminated | truncated
-        return self._with_base_action(observations), rewards, terminated, truncated, infos
+        infos = self._info_dict(outcomes)
+        return self._observations(outcomes), rewards, terminated, truncated, infos
+
+    def _run(self, commands: list[Command]) -> list[Outcome]:
+        """The outcomes; failed steps end their episode, failed resets are made again."""
+        outcomes = self.group.run(commands)
+        resets = [i for i, command in enumerate(commands) if command.action is None]
+        while failed := [i for i in resets if outcomes[i].failure]:
+            again = self.group.run([c if i in failed else None for i, c in enumerate(commands)])
+            for i in failed:
+                outcomes[i] = again[i]
+        for i, outcome in enumerate(outcomes):
+            self._failed[i] = outcome.failure is not None
+            if self._failed[i]:
+                info = {"is_success": False, "task": self._tasks[i], "env_failure": outcome.failure}
+                outcomes[i] = Outcome(self._last[i], truncated=True, info=info)
+            elif i in resets:
+                self.chunks.reset([i])
+                self._tasks[i] = str(outcome.info.get("task", ""))
+        return outcomes
+
+    def render_env(self, i: int) -> np.ndarray:
+        """A picture [H, W, 3] uint8 of environment i, made with `render_mode="rgb_array"`."""
+        return self.group.render(i)
 
     def close_extras(self, **kwargs: Any) -> None:
-        for env in self.envs:
-            env.close()
+        self.group.close()
 
-    def _reset_env(self, i: int, seed: int | None = None) -> tuple[Observation, dict[str, Any]]:
-        options = None
-        if self._next_init_states:
-            options = {"init_state_id": self._next_init_states.popleft()}
-        observation, info = self.envs[i].reset(seed=seed, options=options)
-        self.chunks.reset([i])
-        self._tasks[i] = str(info.get("task", ""))
-        return observation, info
+    def _reset_command(self, i: int, seed: int | None = None) -> Command:
+        """A reset to the next init state, or to the same one again after a failure."""
+        if not self._failed[i]:
+            self._options[i] = None
+            if self._init_states:
+                self._options[i] = {"init_state_id": self._init_states.popleft()}
+        return Command(seed=seed, options=self._options[i])
 
-    def _with_base_action(self, observations: Sequence[Mapping[str, np.ndarray]]) -> Observation:
-        batch = {key: np.stack([o[key] for o in observations]) for key in observations[0]}
+    def _observations(self, outcomes: Sequence[Outcome]) -> Observation:
+        """Observations of all environments with the base policy's actions."""
+        names = self.group.observation_space.spaces
+        batch = {key: np.stack([o.observation[key] for o in outcomes]) for key in names}
+        self._last = [{key: batch[key][i] for key in names} for i in range(self.num_envs)]
         batch[BASE_ACTION] = np.clip(self.chunks.act(batch, self._tasks), self._low, self._high)
         return batch
+
+    def _info_dict(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        infos: dict[str, Any] = {}
+        for i, outcome in enumerate(outcomes):
+            infos = self._add_info(infos, outcome.info, i)
+        return infos
 
 
 def seed_per_env(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
