@@ -7,6 +7,7 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+from ray.exceptions import RayActorError
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
@@ -16,12 +17,14 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 
+from pld_ray.algorithm.asynchronous import AsynchronousLoop
 from pld_ray.algorithm.collection import BaseCollection
 from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.algorithm.evaluation import run_episodes
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
 from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.rollout import factory
+from pld_ray.rollout.env_runner import check_batches
 
 if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 SAMPLE_TAG = "sample_columns"
 PROGRESS_FILE = "residual_sac.json"
 CALQL_SHARE = 200  # steps of one training step of the initialisation
+
+
+class LearnerLostError(RuntimeError):
+    """A learner died; the run goes on from its last checkpoint."""
 
 
 class ResidualSAC(Algorithm):
@@ -54,14 +61,20 @@ class ResidualSAC(Algorithm):
         self.failure_dir: str | None = None  # for the batch of a non-finite loss; None is logdir
         self.last_evaluation: list[dict[str, Any]] = []
         self.recent_success: list[bool] = []
+        self._published_updates = 0
         self.calql_done = 0
         self.calql_rows: list[dict[str, float]] = []  # figures along the initialisation
         self._next_shard = 0
+        self.episodes = 0
+        self.stored_steps = 0
+        self.loop: AsynchronousLoop | None = None
         self.base_policy_pool = self._start_base_policy()
         super().setup(config)
         params = self.config.residual_sac_params()
         self.schedule = ResidualScaleSchedule(params)
         self.collection = BaseCollection(self.config)
+        if self.config.sampling == "asynchronous":
+            self.loop = AsynchronousLoop(self)
 
     def _start_base_policy(self) -> BasePolicyPool | None:
         """Put the base policy, or the pool's client, where the runners look for it."""
@@ -94,10 +107,18 @@ class ResidualSAC(Algorithm):
         if self.phase == "calql":
             self._initialize_critic()
             return
-        pending = self._request_samples()
-        self._update()
-        batches = self._receive_samples(pending)
-        self._feed(batches)
+        if self.loop is not None:
+            self.loop.step()
+            return
+        if self.config.sampling == "synchronous":
+            batches = self._receive_samples(self._request_samples())
+            self._feed(batches)
+            self._update()
+        else:  # pipelined: the updates are made while the runners step, in a fixed order
+            pending = self._request_samples()
+            self._update()
+            batches = self._receive_samples(pending)
+            self._feed(batches)
         self._publish()
 
     def initialize(self) -> None:
@@ -118,6 +139,8 @@ class ResidualSAC(Algorithm):
         self._learn(residual_scale=self.schedule.value(0))
         self.restart_runners(self.run_seed)
         self._publish()
+        if self.loop is not None:
+            self.loop.start()
 
     def _initialize_critic(self) -> None:
         """(20), (21): a share of the Cal-QL steps, at the schedule's final beta."""
@@ -141,7 +164,11 @@ class ResidualSAC(Algorithm):
         group = self.env_runner_group
         runners = group.num_healthy_remote_env_runners()
         steps = max(1, self.config.sample_steps // max(1, runners))
-        kwargs = {"num_steps": steps, "base_only": base_only}
+        kwargs = {
+            "num_steps": steps,
+            "base_only": base_only,
+            "weights_updates": self._published_updates,
+        }
         if group.num_remote_env_runners() > 0:
             group.foreach_env_runner_async("sample_columns_ref", tag=SAMPLE_TAG, kwargs=kwargs)
         return kwargs
@@ -155,28 +182,59 @@ class ResidualSAC(Algorithm):
             else:
                 ready = group.fetch_ready_async_reqs(tags=SAMPLE_TAG, timeout_seconds=None)
                 batches = [batch for _, batch in sorted(ready, key=lambda item: item[0])]
+                check_batches(batches)
         self.metrics.aggregate([b.pop("metrics") for b in batches], key=ENV_RUNNER_RESULTS)
-        self.env_steps += sum(b["num_env_steps"] for b in batches)
         return batches
 
     def _feed(self, batches: list[dict[str, Any]]) -> None:
-        """Columns to the learner by reference; the update debt grows by what is stored."""
-        feed = []
-        for b in (b for b in batches if b["episode_lengths"]):
-            columns = {k: b[k] for k in ("columns", "episode_lengths")}
-            feed.append({**columns, "buffer": "online", "shard": self._next_shard})
-            self._next_shard += 1
-        if feed:
+        """Columns to the learner by reference."""
+        if feed := self.account(batches):
             self._learn(batches=feed)
-        stored = sum(sum(b["episode_lengths"]) for b in batches)
-        self.update_debt += stored * self.config.utd
-        episodes = [episode for b in batches for episode in b["episodes"]]
-        self.recent_success = [
-            *self.recent_success,
-            *(episode["success"] for episode in episodes),
-        ][-50:]
-        for episode in episodes:
-            self.schedule.on_episode(episode["success"])
+
+    def account(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Count what was sampled, once; the update debt grows by what will be stored.
+
+        Episodes whose first weights are more than `max_staleness` updates old are not stored.
+
+        Returns:
+            What the learner is to store.
+        """
+        feed = []
+        self.env_steps += sum(b["num_env_steps"] for b in batches)
+        for b in batches:
+            self.episodes += len(b["episodes"])
+            for episode in b["episodes"]:
+                self.schedule.on_episode(episode["success"])
+            self.recent_success += [episode["success"] for episode in b["episodes"]]
+            stale = self._stale_episodes(b)
+            lengths = [n for k, n in enumerate(b["episode_lengths"]) if k not in stale]
+            if lengths:
+                share = {k: b[k] for k in ("columns", "episode_lengths")}
+                share |= {"buffer": "online", "shard": self._next_shard, "skip": stale}
+                feed.append(share)
+                self._next_shard += 1
+            self.stored_steps += sum(lengths)
+            self.update_debt += sum(lengths) * self.config.utd
+        self.recent_success = self.recent_success[-50:]
+        return feed
+
+    def _stale_episodes(self, batch: dict[str, Any]) -> list[int]:
+        """Which stored episodes of the batch are too old; staleness, in updates, is logged."""
+        stored = [e for e in batch["episodes"] if e["length"] > e["probe_steps"]]
+        staleness = [self.updates - e["weights_updates"] for e in stored]
+        for value in staleness:
+            self.metrics.log_value("staleness_mean", value, reduce="mean", window=50)
+            self.metrics.log_value("staleness_max", value, reduce="max", window=50)
+        limit = self.config.max_staleness
+        stale = [k for k, value in enumerate(staleness) if limit is not None and value > limit]
+        if stale:
+            self.metrics.log_value("num_episodes_too_stale", len(stale), reduce="lifetime_sum")
+        return stale
+
+    @property
+    def residual_scale(self) -> float:
+        """beta_t of the schedule at this moment."""
+        return self.schedule.value(self.env_steps - self.collection.env_steps)
 
     def _update(self) -> None:
         """Settle the debt: utd gradient steps per stored environment step, exactly."""
@@ -184,9 +242,8 @@ class ResidualSAC(Algorithm):
         if num_updates == 0:
             return
         self.update_debt -= num_updates
-        beta = self.schedule.value(self.env_steps - self.collection.env_steps)
         with self.metrics.log_time((TIMERS, "learner_update_timer")):
-            self._learn(num_updates=num_updates, residual_scale=beta)
+            self._learn(num_updates=num_updates, residual_scale=self.residual_scale)
         self.updates += num_updates
 
     def _learn(self, **kwargs: Any) -> list[Any]:
@@ -195,10 +252,7 @@ class ResidualSAC(Algorithm):
             "failure_dir": self.failure_dir or self.logdir,
             "timesteps": {NUM_ENV_STEPS_SAMPLED_LIFETIME: self.env_steps},
         }
-        results = self.learner_group.foreach_learner(
-            lambda learner, **kw: learner.update(**kw), **kwargs
-        )
-        metrics = [r.get() for r in results]
+        metrics = self._on_learner(lambda learner, **kw: learner.update(**kw), **kwargs)
         self.metrics.aggregate(metrics, key=LEARNER_RESULTS)
         return metrics
 
@@ -216,6 +270,7 @@ class ResidualSAC(Algorithm):
                     inference_only=True,
                     timeout_seconds=None,
                 )
+        self._published_updates = self.updates
 
     # --- evaluation ------------------------------------------------------------------------------
 
@@ -238,6 +293,8 @@ class ResidualSAC(Algorithm):
         `learner.json` / `learner.safetensors` hold networks, optimisers and the update's own
         state, `replay/` both rings, `residual_sac.json` the counters.
         """
+        if self.loop is not None and self.phase == "online":
+            self.loop.drain()
         super().save_checkpoint(checkpoint_dir)
         self._on_learner(lambda learner, path: learner.save(path), path=checkpoint_dir)
         progress = {
@@ -246,6 +303,8 @@ class ResidualSAC(Algorithm):
             "env_steps": self.env_steps,
             "updates": self.updates,
             "update_debt": self.update_debt,
+            "episodes": self.episodes,
+            "stored_steps": self.stored_steps,
             "collection_env_steps": self.collection.env_steps,
             "recent_success": self.recent_success,
             "calql_done": self.calql_done,
@@ -268,12 +327,16 @@ class ResidualSAC(Algorithm):
                 "folder that `pld-ray train` wrote under checkpoints/"
             )
         progress = json.loads(path.read_text())
+        if self.loop is not None and self.phase == "online":
+            self.loop.drain()
         self._on_learner(lambda learner, path: learner.load(path), path=checkpoint_dir)
         self.phase = progress["phase"]
         self._iteration = progress["iteration"]
         self.env_steps = progress["env_steps"]
         self.updates = progress["updates"]
         self.update_debt = progress["update_debt"]
+        self.episodes = progress.get("episodes", 0)
+        self.stored_steps = progress.get("stored_steps", 0)
         self.collection.env_steps = progress["collection_env_steps"]
         self.recent_success = progress["recent_success"]
         self.calql_done = progress.get("calql_done", 0)
@@ -284,6 +347,8 @@ class ResidualSAC(Algorithm):
             lambda runner: runner.forget_weights_version(), timeout_seconds=None
         )
         self._publish()
+        if self.loop is not None and self.phase == "online":
+            self.loop.start()
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """RLlib's restore (`from_checkpoint`), then ours: the replay and the counters too."""
@@ -291,9 +356,26 @@ class ResidualSAC(Algorithm):
         if (pathlib.Path(path) / PROGRESS_FILE).is_file():
             self.load_checkpoint(str(path))
 
-    def _on_learner(self, function: Any, **kwargs: Any) -> None:
+    def _on_learner(self, function: Any, **kwargs: Any) -> list[Any]:
+        """What `function` returns for every learner.
+
+        Raises:
+            LearnerLostError: a learner's process or node is gone.
+            Exception: what `function` raised.
+        """
+        values = []
         for result in self.learner_group.foreach_learner(function, **kwargs):
-            result.get()
+            value = result.get()
+            if not result.ok:
+                if isinstance(value, RayActorError):
+                    raise LearnerLostError(f"a learner is gone: {value}") from value
+                raise value
+            values.append(value)
+        if len(values) < max(1, self.config.num_learners):
+            raise LearnerLostError(
+                f"{len(values)} of {self.config.num_learners} learners answer; the others are gone"
+            )
+        return values
 
     def restart_runners(self, seed: int) -> None:
         """New episodes on every runner, from `seed`."""

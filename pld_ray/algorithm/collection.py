@@ -45,6 +45,7 @@ class BaseCollection:
         if self._incomplete():
             request = algorithm._request_samples(base_only=True)
             batches = algorithm._receive_samples(request)
+            algorithm.env_steps += sum(b["num_env_steps"] for b in batches)
             self.env_steps = algorithm.env_steps
             for batch in batches:
                 self._sort(batch)

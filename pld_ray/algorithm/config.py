@@ -11,6 +11,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.rollout import factory
 
+SAMPLING = ("synchronous", "pipelined", "asynchronous")
 PARAMETER_NAMES = tuple(f.name for f in fields(ResidualSACParams))
 
 
@@ -63,6 +64,11 @@ class ResidualSACConfig(AlgorithmConfig):
 
         # loop
         self.sample_steps = 100
+        self.sampling = "pipelined"
+        self.publish_interval = 50
+        self.max_staleness: int | None = 50_000
+        self.stall_timeout_s = 600.0
+        self.max_requests_in_flight_per_env_runner = 2
         self.held_init_states: list[int] = list(range(20))
         self.custom_evaluation_function = evaluate_init_states
         self.evaluation_duration_unit = "episodes"
@@ -84,6 +90,10 @@ class ResidualSACConfig(AlgorithmConfig):
         offline_cache: str | None = NotProvided,
         collection_seed: int = NotProvided,
         pretrained_critic: str | None = NotProvided,
+        sampling: str = NotProvided,
+        publish_interval: int = NotProvided,
+        max_staleness: int | None = NotProvided,
+        stall_timeout_s: float = NotProvided,
         **kwargs: Any,
     ) -> ResidualSACConfig:
         """Set learner parameters: any field of `ResidualSACParams`, or RLlib's own `training` ones.
@@ -95,6 +105,14 @@ class ResidualSACConfig(AlgorithmConfig):
                 that runs with different seeds share one cache.
             pretrained_critic: a checkpoint folder whose critic this run starts from, in place of
                 its own Cal-QL initialisation.
+            sampling: `synchronous` (sample, store, update, publish, one after the other),
+                `pipelined` (the updates of the last round are made while the runners step; same
+                numbers every time) or `asynchronous` (nobody waits for anybody; the order of
+                episodes depends on timing).
+            publish_interval: updates between two publications of weights (asynchronous).
+            max_staleness: an episode is not stored if more updates than these were made since the
+                weights with which it began; None stores everything.
+            stall_timeout_s: a runner whose request takes longer is replaced (asynchronous).
 
         Raises:
             ValueError: a value out of range. TypeError: a name that does not exist.
@@ -114,6 +132,14 @@ class ResidualSACConfig(AlgorithmConfig):
             self.collection_seed = collection_seed
         if pretrained_critic is not NotProvided:
             self.pretrained_critic = pretrained_critic
+        for name, value in (
+            ("sampling", sampling),
+            ("publish_interval", publish_interval),
+            ("max_staleness", max_staleness),
+            ("stall_timeout_s", stall_timeout_s),
+        ):
+            if value is not NotProvided:
+                setattr(self, name, value)
         return self
 
     def evaluation(  # type: ignore[override]
@@ -174,8 +200,24 @@ class ResidualSACConfig(AlgorithmConfig):
             raise ValueError(
                 f"base_policy.placement={self.base_policy_placement!r}: must be inline or pool"
             )
-        if self.sample_steps < 1:
-            raise ValueError(f"training(sample_steps={self.sample_steps!r}): must be >= 1")
+        if self.sampling not in SAMPLING:
+            raise ValueError(f"training(sampling={self.sampling!r}): must be one of {SAMPLING}")
+        no_runners = self.num_env_runners == 0 and not self.in_evaluation
+        if self.sampling == "asynchronous" and no_runners:
+            raise ValueError(
+                "training(sampling='asynchronous') needs env runners of their own: set "
+                "env_runners(num_env_runners=1) or more"
+            )
+        for name in ("sample_steps", "publish_interval"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"training({name}={getattr(self, name)!r}): must be >= 1")
+        if self.max_staleness is not None and self.max_staleness < self.publish_interval:
+            raise ValueError(
+                f"training(max_staleness={self.max_staleness}): must be None or at least "
+                f"publish_interval={self.publish_interval}, or nothing would ever be stored"
+            )
+        if self.stall_timeout_s <= 0:
+            raise ValueError(f"training(stall_timeout_s={self.stall_timeout_s}): must be > 0")
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.algorithm.module import ResidualModule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ from pld_ray.algorithm.shards import Shard
 from pld_ray.algorithm.state_file import load_tree, save_tree
 from pld_ray.algorithm.stored_columns import make_replay, with_features
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
+from pld_ray.algorithm.update_thread import UpdateThread, Work
+from pld_ray.rollout.env_runner import PublishedWeights
+from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 
 UPDATE_STATE = "residual_sac_update"
 # columns come read-only out of the object store; they are copied into the ring and never written
@@ -63,6 +67,7 @@ class ResidualSACLearner(TorchLearner):
             module, optimizers, self.replay, params, seed, all_reduce=self.shard.all_reduce
         )
         self.calql = CalQLInitialization(self.sac, self.replay.offline)
+        self.thread: UpdateThread | None = None
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         params = self.config.residual_sac_params()
@@ -138,11 +143,89 @@ class ResidualSACLearner(TorchLearner):
         except NonFiniteLossError as error:
             raise NonFiniteTrainingError(describe_failure(error, failure_dir)) from error
         self._weights_seq_no += 1
-        rings = (("online", self.replay.online), ("offline", self.replay.offline))
-        for name, ring in rings if batches else ():
-            self.metrics.log_value((ALL_MODULES, f"replay_{name}"), len(ring), window=1)
+        if batches:
+            self._log_replay()
         self.after_gradient_based_update(timesteps=timesteps or {})
         return self.metrics.reduce()
+
+    # --- updates in a thread of their own, see algorithm/asynchronous.py -------------------------
+
+    def start_updating(
+        self, publish_interval: int, updates: int, failure_dir: str | None = None
+    ) -> None:
+        """Make updates in a thread from now on; one that runs already is stopped first.
+
+        Args:
+            publish_interval: updates between two publications of weights.
+            updates: made so far.
+            failure_dir: folder for the offending batch when a loss is not finite.
+        """
+        self.failure_dir = failure_dir
+        if self.thread is not None:
+            self.thread.stop()
+        self.thread = UpdateThread(
+            self._store_work, self._run_updates, self._publish, publish_interval, updates
+        )
+
+    def submit(self, work: Work) -> None:
+        """Queue columns and updates for the thread."""
+        assert self.thread is not None, "start_updating() comes first"
+        self.thread.submit(work)
+
+    def drain(self) -> None:
+        """Return when the thread has done all that was submitted."""
+        if self.thread is not None:
+            self.thread.drain()
+
+    def poll(self, wait_s: float = 0.0) -> tuple[int, PublishedWeights | None, Any]:
+        """Updates made since the last call, newly published weights, metrics.
+
+        Args:
+            wait_s: seconds to wait for an update at most.
+
+        Raises:
+            NonFiniteTrainingError, ReturnRangeError: as `update`.
+        """
+        assert self.thread is not None, "start_updating() comes first"
+        try:
+            progress = self.thread.poll(wait_s)
+        except NonFiniteLossError as error:
+            raise NonFiniteTrainingError(describe_failure(error, self.failure_dir)) from error
+        if not progress.updates:
+            return 0, progress.published, None
+        self.before_gradient_based_update(timesteps={})
+        names = {name for figures in progress.figures for name in figures}
+        for name in sorted(names):
+            values = [figures[name] for figures in progress.figures if name in figures]
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), sum(values) / len(values), window=1)
+        self.metrics.log_value(
+            (ALL_MODULES, "num_updates_lifetime"), progress.updates, reduce="lifetime_sum"
+        )
+        self._log_replay()
+        self.after_gradient_based_update(timesteps={})
+        return progress.updates, progress.published, self.metrics.reduce()
+
+    def _store_work(self, work: Work) -> None:
+        for batch in work.batches:
+            self._store(batch)
+        if work.residual_scale is not None:
+            self.module[DEFAULT_MODULE_ID].unwrapped().residual_scale.fill_(work.residual_scale)
+
+    def _run_updates(self, num_updates: int) -> dict[str, float]:
+        if not self.shard.all_true(len(self.replay) > 0):
+            return {}
+        return self.sac.run(num_updates)
+
+    def _publish(self, updates: int) -> PublishedWeights | None:
+        """The inference state to the object store, by the first learner."""
+        if self.shard.rank:
+            return None
+        state = super().get_state(components=COMPONENT_RL_MODULE, inference_only=True)
+        return PublishedWeights(updates, ray.put(state))
+
+    def _log_replay(self) -> None:
+        for name, ring in (("online", self.replay.online), ("offline", self.replay.offline)):
+            self.metrics.log_value((ALL_MODULES, f"replay_{name}"), len(ring), window=1)
 
     def _store(self, batch: dict[str, Any]) -> None:
         """One batch into its ring, if it belongs to this shard."""
@@ -150,14 +233,23 @@ class ResidualSACLearner(TorchLearner):
             return
         if not batch["episode_lengths"]:
             return
-        columns = batch["columns"]
+        columns, lengths = batch["columns"], batch["episode_lengths"]
         if isinstance(columns, ray.ObjectRef):
             columns = ray.get(columns)
+        if batch.get("skip"):
+            kept = [
+                episode
+                for k, episode in enumerate(split_episodes(columns, lengths))
+                if k not in batch["skip"]
+            ]
+            columns, lengths = concatenate_episodes(kept)
+        if not lengths:
+            return
         ring = self.replay.offline if batch["buffer"] == "offline" else self.replay.online
         columns = with_features(columns, ring.schema, self.frozen_features)
-        ring.add_episodes(columns, batch["episode_lengths"], self.config.gamma)
+        ring.add_episodes(columns, lengths, self.config.gamma)
         if self.config.critic_atoms > 1:
-            added = ring.start_rows()[-sum(batch["episode_lengths"]) :]
+            added = ring.start_rows()[-sum(lengths) :]
             check_returns(ring.column("mc_return", added), self.config.value_range)
 
     def _log(self, figures: dict[str, float]) -> None:
@@ -167,9 +259,10 @@ class ResidualSACLearner(TorchLearner):
     # --- checkpoint ------------------------------------------------------------------------------
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kw: Any) -> dict:
-        state = super().get_state(components, not_components=not_components, **kw)
-        if self._check_component(UPDATE_STATE, components, not_components):
-            state[UPDATE_STATE] = self._update_state()
+        with contextlib.nullcontext() if self.thread is None else self.thread.paused():
+            state = super().get_state(components, not_components=not_components, **kw)
+            if self._check_component(UPDATE_STATE, components, not_components):
+                state[UPDATE_STATE] = self._update_state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:

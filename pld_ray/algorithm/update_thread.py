@@ -1,0 +1,140 @@
+"""Updates in a thread of the learner's process, so that whoever feeds it never waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+SLICE_UPDATES = 20
+"""Updates between two moments at which the networks may be read."""
+
+
+@dataclass
+class Work:
+    """Columns to store, then updates to make."""
+
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    num_updates: int = 0
+    residual_scale: float | None = None
+
+
+@dataclass
+class Progress:
+    """What the thread did since it was last asked."""
+
+    updates: int = 0
+    figures: list[dict[str, float]] = field(default_factory=list)
+    published: Any = None
+    """The newest publication; None if there was none since."""
+
+
+class UpdateThread:
+    """Works through `Work` in the order in which it was submitted.
+
+    Args:
+        store: writes batches into the replay and sets the residual scale.
+        update: makes n updates and returns their figures, empty while there is nothing to learn
+            from.
+        publish: makes the networks available to the runners; called with the number of updates.
+        publish_interval: updates between two publications.
+        updates: made before this thread began.
+    """
+
+    def __init__(
+        self,
+        store: Callable[[Work], None],
+        update: Callable[[int], dict[str, float]],
+        publish: Callable[[int], Any],
+        publish_interval: int,
+        updates: int = 0,
+    ) -> None:
+        self._store, self._update, self._publish = store, update, publish
+        self._publish_interval = publish_interval
+        self._updates = self._published_at = updates
+        self._queue: queue.Queue[Work | None] = queue.Queue()
+        self._networks = threading.Lock()
+        self._readers = 0  # who want to read the networks
+        self._state = threading.Condition()
+        self._progress = Progress(published=publish(updates))
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work) -> None:
+        """Queue work."""
+        self._queue.put(work)
+
+    def poll(self, wait_s: float = 0.0) -> Progress:
+        """What was done since the last call; waits for an update at most `wait_s` seconds.
+
+        Raises:
+            Exception: whatever stopped the thread.
+        """
+        with self._state:
+            if wait_s > 0:
+                self._state.wait_for(lambda: self._progress.updates or self._error, wait_s)
+            progress, self._progress = self._progress, Progress()
+            if self._error is not None:
+                raise self._error
+        return progress
+
+    def drain(self) -> None:
+        """Return when everything submitted is done, or the thread was stopped by an error."""
+        self._queue.join()
+
+    def stop(self) -> None:
+        """Finish what is queued and end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Between two slices of updates: the networks can be read."""
+        with self._state:
+            self._readers += 1
+        try:
+            with self._networks:
+                yield
+        finally:
+            with self._state:
+                self._readers -= 1
+                self._state.notify_all()
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            try:
+                if self._error is None:  # after an error the rest is only taken off the queue
+                    self._do(work)
+            except BaseException as error:
+                with self._state:
+                    self._error = error
+                    self._state.notify_all()
+            finally:
+                self._queue.task_done()
+        self._queue.task_done()
+
+    def _do(self, work: Work) -> None:
+        with self._networks:
+            self._store(work)
+        left = work.num_updates
+        while left > 0:
+            count = min(left, SLICE_UPDATES)
+            left -= count
+            published = None
+            with self._networks:
+                figures = self._update(count)
+                self._updates += count
+                if self._updates - self._published_at >= self._publish_interval:
+                    published = self._publish(self._updates)
+                    self._published_at = self._updates
+            with self._state:
+                self._progress.updates += count
+                self._progress.published = published or self._progress.published
+                if figures:
+                    self._progress.figures.append(figures)
+                self._state.notify_all()
+                self._state.wait_for(lambda: self._readers == 0)  # a bare lock would starve them

@@ -1,0 +1,194 @@
+"""Asynchronous sampling and learning: counts, staleness, restore, errors, on a real cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import ray
+
+from pld_ray.algorithm.algorithm import LearnerLostError
+from pld_ray.algorithm.config import ResidualSACConfig
+from pld_ray.rollout.env_runner import EnvRunnerError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(
+        num_cpus=6,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        runtime_env={"env_vars": {"PYTHONPATH": os.path.dirname(__file__)}},
+    )
+    yield
+    ray.shutdown()
+
+
+def point_config(num_learners=0, num_env_runners=2, **training):
+    config = (
+        ResidualSACConfig()
+        .environment(env_config={"entry_point": "envs.point:PointEnv"})
+        .base_policy(type="none")
+        .env_runners(num_env_runners=num_env_runners, num_cpus_per_env_runner=0.5)
+        .learners(num_learners=num_learners, num_cpus_per_learner=0.5)
+        .training(
+            **{
+                "offline_episodes": 0,
+                "warmup_steps": 200,
+                "warmup_actions": "random",
+                "use_probing": False,
+                "batch_size": 16,
+                "hidden_dims": [16, 16],
+                "sample_steps": 100,
+                "actor_delay_updates": 0,
+                "sampling": "asynchronous",
+                "publish_interval": 20,
+                **training,
+            }
+        )
+        .debugging(seed=3, log_level="ERROR")
+    )
+    config.min_sample_timesteps_per_iteration = 300
+    return config
+
+
+def replay_added(algorithm):
+    return sum(algorithm._on_learner(lambda learner: len(learner.replay.online)))
+
+
+def settle(algorithm):
+    """Everything submitted is done and counted."""
+    algorithm.loop.drain()
+    return algorithm
+
+
+@pytest.mark.parametrize("num_learners", [0, 1])
+def test_every_stored_step_is_paid_for_exactly_once(build, num_learners):
+    algorithm = build(point_config(num_learners, utd=0.5))
+    for _ in range(4):
+        algorithm.train()
+    settle(algorithm)
+    assert algorithm.phase == "online"
+    assert algorithm.env_steps > 600
+    assert algorithm.loop.outstanding == 0
+    assert algorithm.updates + algorithm.update_debt == pytest.approx(0.5 * algorithm.stored_steps)
+    assert algorithm.update_debt < 1
+    warm_up = replay_added(algorithm) - algorithm.stored_steps
+    assert 200 <= warm_up <= algorithm.collection.env_steps
+    # runners act with published weights, not more than an interval behind what they were sent
+    assert algorithm.loop.weights.updates > algorithm.updates - 20
+
+
+def test_runners_take_the_weights_that_come_with_a_request(build):
+    algorithm = build(point_config())
+    while algorithm.updates < 100:
+        algorithm.train()
+    group = algorithm.env_runner_group
+    taken = group.foreach_env_runner(lambda r: r._taken_updates, local_env_runner=False)
+    assert min(taken) > 0
+    result = algorithm.train()
+    assert 0 <= result["staleness_mean"] <= result["staleness_max"] <= algorithm.updates
+
+
+def test_an_episode_that_is_too_stale_is_counted_and_not_stored(build):
+    algorithm = build(point_config(max_staleness=100))
+    algorithm.initialize()
+    algorithm.updates = 1000
+    columns = {"reward": np.zeros(8)}
+    episode = {"success": True, "length": 3, "probe_steps": 0}
+    batch = {
+        "columns": columns,
+        "episode_lengths": [3, 3],
+        "episodes": [{**episode, "weights_updates": 899}, {**episode, "weights_updates": 900}],
+        "num_env_steps": 6,
+    }
+    before = algorithm.env_steps, algorithm.stored_steps, algorithm.update_debt
+    (fed,) = algorithm.account([batch])
+    assert fed["skip"] == [0]
+    after = algorithm.env_steps, algorithm.stored_steps, algorithm.update_debt
+    assert [a - b for a, b in zip(after, before, strict=True)] == [6, 3, 3]
+
+
+def test_a_checkpoint_goes_on_with_the_same_counts(build, tmp_path):
+    algorithm = build(point_config())
+    while algorithm.updates < 50:
+        algorithm.train()
+    algorithm.save_checkpoint(str(tmp_path))
+    counts = ("env_steps", "episodes", "stored_steps", "updates", "update_debt")
+    saved = {name: getattr(algorithm, name) for name in counts}
+    added = replay_added(algorithm)
+    assert saved["updates"] + saved["update_debt"] == saved["stored_steps"]
+    algorithm.train()
+    algorithm.load_checkpoint(str(tmp_path))
+    assert {name: getattr(algorithm, name) for name in counts} == saved
+    assert replay_added(algorithm) == added
+    algorithm.train()  # batches that were asked for before are not taken; new ones are
+    settle(algorithm)
+    assert algorithm.updates + algorithm.update_debt == algorithm.stored_steps
+    assert replay_added(algorithm) - added == algorithm.stored_steps - saved["stored_steps"]
+
+
+def test_a_killed_runner_costs_only_what_was_in_flight(build):
+    algorithm = build(point_config())
+    algorithm.train()
+    group = algorithm.env_runner_group
+    pids = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
+    os.kill(pids[0], signal.SIGKILL)
+    while algorithm._counters["total_num_restored_workers"] == 0:
+        algorithm.train()
+    settle(algorithm)
+    assert algorithm.updates + algorithm.update_debt == algorithm.stored_steps
+    assert group.num_healthy_remote_env_runners() == 2
+
+
+def test_a_stalled_runner_is_replaced_and_nobody_waits_for_it(build):
+    algorithm = build(point_config(stall_timeout_s=15.0))
+    algorithm.train()
+    group = algorithm.env_runner_group
+    pids = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
+    os.kill(pids[0], signal.SIGSTOP)  # it will be stuck in a request
+    steps = algorithm.env_steps
+    while algorithm.env_steps < steps + 2000:
+        algorithm.train()
+    os.kill(pids[0], signal.SIGCONT)
+    settle(algorithm)
+    assert algorithm.updates + algorithm.update_debt == algorithm.stored_steps
+
+
+def test_an_environment_that_cannot_work_stops_the_run_with_its_message(build):
+    config = point_config()
+    config.environment(env_config={"entry_point": "broken_env:BrokenEnv"})
+    algorithm = build(config)
+    with pytest.raises(EnvRunnerError, match="no floor to stand on"):
+        algorithm.train()
+
+
+def test_a_dead_learner_is_an_error_of_its_own_kind(build):
+    algorithm = build(point_config(num_learners=1))
+    algorithm.train()
+    (pid,) = algorithm._on_learner(lambda learner: os.getpid())
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(LearnerLostError):
+        algorithm.train()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"sampling": "sometimes"}, "must be one of"),
+        ({"publish_interval": 0}, "publish_interval"),
+        ({"max_staleness": 10}, "publish_interval=20"),
+        ({"stall_timeout_s": 0.0}, "stall_timeout_s"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(setting, message):
+    with pytest.raises(ValueError, match=message):
+        point_config(**setting).validate()
+
+
+def test_asynchronous_sampling_needs_runners():
+    with pytest.raises(ValueError, match="num_env_runners"):
+        point_config(num_env_runners=0).validate()
