@@ -8,9 +8,9 @@ import logging
 import os
 import pathlib
 from dataclasses import asdict
+from typing import Any
 
 import gymnasium as gym
-import ray
 
 import envs
 from pld_ray.algorithm.algorithm import ResidualSAC
@@ -21,7 +21,7 @@ from pld_ray.algorithm.pretrained import check_pretrained
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.algorithm.validation import check_grippers
 from pld_ray.base_policy import base_policy_fingerprint
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
 from pld_ray.replay import FrameRing
 from pld_ray.rollout.factory import make_base_policy
 from pld_ray.rollout.vector_env import BASE_ACTION, check_policy_matches
@@ -30,37 +30,77 @@ from pld_ray.rollout.vector_env import BASE_ACTION, check_policy_matches
 def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
     """The RLlib configuration of a run."""
     parameters = {name: getattr(config.algorithm, name) for name in PARAMETER_NAMES}
-    runners, policy = config.runners, config.policy
-    return (
+    runners, policy, placement = config.runners, config.policy, config.placement
+    vectorization = {
+        name: getattr(runners, name)
+        for name in ("vectorization", "step_timeout_s", "reset_timeout_s")
+    }
+    built = (
         ResidualSACConfig()
-        .environment(env_config=asdict(config.env))
+        .environment(env_config={**asdict(config.env), **vectorization})
         .base_policy(
             type=policy.type,
             path=policy.path,
             placement=policy.placement,
-            replicas=policy.replicas,
-            max_batch_size=policy.max_batch_size,
-            max_wait_ms=policy.max_wait_ms,
-            num_gpus_per_replica=policy.num_gpus_per_replica,
+            loader=policy_loader(policy),
+            pool=pool_options(config),
+            prefetch=policy.prefetch,
         )
         .env_runners(
             num_env_runners=runners.num_env_runners,
             num_envs_per_env_runner=runners.num_envs_per_env_runner,
             num_cpus_per_env_runner=runners.num_cpus_per_env_runner,
+            custom_resources_per_env_runner=dict(placement.env_runner),
+            max_requests_in_flight_per_env_runner=runners.requests_in_flight,
         )
         .learners(
             num_learners=runners.num_learners,
             num_gpus_per_learner=runners.num_gpus_per_learner,
+            custom_resources_per_learner=dict(placement.learner),
         )
+        .evaluation(
+            evaluation_num_env_runners=config.evaluation.num_env_runners,
+            evaluation_config={"custom_resources_per_env_runner": dict(placement.evaluation)},
+        )
+        .resources(placement_strategy=placement.strategy)
         .training(
             **parameters,
             sample_steps=runners.sample_steps,
+            sampling=runners.sampling,
+            publish_interval=runners.publish_interval,
+            max_staleness=runners.max_staleness,
+            stall_timeout_s=runners.stall_timeout_s,
             offline_cache=str(offline_cache_folder(config)),
             collection_seed=config.collection_seed,
             pretrained_critic=config.pretrained_critic,
         )
         .debugging(seed=config.seed, log_level="ERROR")
     )
+    return built
+
+
+def policy_loader(policy: PolicyConfig) -> dict[str, Any]:
+    """What `load_base_policy` is given beside the path; only what differs from its defaults."""
+    settings = {
+        "dtype": policy.dtype,
+        "compile": policy.compile,
+        "n_action_steps": policy.n_action_steps,
+        "rename_map": dict(policy.rename_map),
+        "tokenizer_path": policy.tokenizer_path,
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def pool_options(config: TrainConfig) -> dict[str, Any]:
+    """The arguments of `BasePolicyPool`."""
+    policy = config.policy
+    return {
+        "num_replicas": policy.replicas,
+        "max_batch_size": policy.max_batch_size,
+        "max_wait_ms": policy.max_wait_ms,
+        "num_cpus": policy.num_cpus_per_replica,
+        "num_gpus": policy.num_gpus_per_replica,
+    }
 
 
 def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
@@ -71,8 +111,11 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     if config.offline_cache is not None:
         return pathlib.Path(config.offline_cache).resolve()
     algorithm = config.algorithm
+    env = asdict(config.env)
+    del env["assets"]  # where the meshes lie, not what they are
     identity = {
-        "env": asdict(config.env),
+        "env": env,
+        **({"loader": loader} if (loader := policy_loader(config.policy)) else {}),
         "base_policy": base_policy_fingerprint(config.policy.type, config.policy.path),
         "collection": [
             algorithm.offline_episodes,
@@ -105,6 +148,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
             check_pretrained(config.pretrained_critic)
         env = envs.LiberoEnv(**asdict(config.env))
         settings = {"type": config.policy.type, "path": config.policy.path}
+        settings |= policy_loader(config.policy)
         policy = make_base_policy(settings, env.action_space)
         observations, actions = check_policy_matches(
             policy, env.observation_space, env.action_space
@@ -161,37 +205,6 @@ def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
             f"{replay_bytes['online'] / 1e9:.1f} GB) or algorithm.offline_capacity "
             f"({rows.offline_capacity:,} rows, {replay_bytes['offline'] / 1e9:.1f} GB)"
         )
-
-
-def start_ray(config: TrainConfig) -> bool:
-    """Join the cluster that the configuration or RAY_ADDRESS names, or start a local one.
-
-    Returns:
-        Whether this process started Ray and has to shut it down.
-    """
-    if ray.is_initialized():
-        return False
-    address = config.ray_address or os.environ.get("RAY_ADDRESS")
-    if address:
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level="error")
-        except ConnectionError as error:
-            raise ConfigError(
-                f"no Ray cluster answers at {address}: start one (`ray start --head`), or leave "
-                "out --ray_address to run on this machine alone"
-            ) from error
-        return True
-    runners = config.runners
-    needed = 1 + runners.num_env_runners * runners.num_cpus_per_env_runner
-    needed += runners.num_learners
-    needed += config.policy.replicas if config.policy.placement == "pool" else 0
-    ray.init(
-        num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-    )
-    return True
 
 
 def build_algorithm(config: TrainConfig) -> ResidualSAC:

@@ -57,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     from pld_ray.algorithm.learner import NonFiniteTrainingError, ReturnRangeError
     from pld_ray.algorithm.pretrained import PretrainedCriticError
     from pld_ray.config import ConfigError
+    from pld_ray.rollout.env_runner import EnvRunnerError
     from pld_ray.rollout.offline_cache import OfflineCacheError
     from pld_ray.run_dir import RunError
 
@@ -70,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         PretrainedCriticError,
         NonFiniteTrainingError,
         ReturnRangeError,
+        EnvRunnerError,
     ) as error:
         print(f"pld-ray: {error}", file=sys.stderr)
         return 2
@@ -146,25 +148,35 @@ def run_pretrain(args: list[str]) -> int:
 
 def run_eval(args: list[str]) -> int:
     """`pld-ray eval`."""
-    from pld_ray.config import ConfigError
+    from pld_ray.config import ConfigError, pop_flag
     from pld_ray.evaluate import evaluate_checkpoint
 
     checkpoint = pop_value(args, "checkpoint")
     n_episodes = pop_value(args, "n_episodes") or "100"
     output_dir = pop_value(args, "output_dir")
+    videos = pop_value(args, "videos") or ""
+    parity = pop_flag(args, "parity")
     if args or checkpoint is None:
         raise ConfigError(
-            "pld-ray eval takes --checkpoint=DIR [--n_episodes=N] [--output_dir=DIR]"
+            "pld-ray eval takes --checkpoint=DIR [--n_episodes=N] [--output_dir=DIR] "
+            "[--videos=ID,ID,...] [--parity]"
             + (f"; {' '.join(args)} is none of these" if args else "")
         )
     if not n_episodes.isdigit() or int(n_episodes) < 1:
         raise ConfigError(f"--n_episodes={n_episodes}: must be a whole number >= 1")
-    info = evaluate_checkpoint(checkpoint, int(n_episodes), output_dir)
+    if not all(part.strip().isdigit() for part in videos.split(",") if videos):
+        raise ConfigError(f"--videos={videos}: must be init states, such as --videos=0,7,12")
+    films = [int(part) for part in videos.split(",") if part.strip()]
+    info = evaluate_checkpoint(checkpoint, int(n_episodes), output_dir, films, parity)
     print(
         f"base {info['base_success']:.0%}, base + residual {info['residual_success']:.0%} on "
-        f"{n_episodes} init states\nwritten: {info['path']}"
+        f"{n_episodes} init states"
     )
-    return 0
+    if parity:
+        print(f"beta 0 repeats the base policy's episodes: {'yes' if info['parity'] else 'NO'}")
+    for path in (*info["videos"], info["path"]):
+        print(f"written: {path}")
+    return 0 if info["parity"] in (None, True) else 1
 
 
 def pop_value(args: list[str], name: str) -> str | None:

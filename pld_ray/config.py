@@ -33,6 +33,13 @@ class EnvConfig:
     """Height and width of each camera's picture, in pixels."""
     episode_length: int | None = None
     """Steps after which an episode is truncated; None is the suite's own horizon."""
+    assets: str | None = None
+    """Folder of LIBERO's assets; None is `PLD_RAY_LIBERO_ASSETS`, else the installed package's;
+    `hub` downloads them."""
+    rendering: str = "reference"
+    """`reference`: LIBERO's pixels. `fast`: about half the time, slightly different pixels."""
+    control_mode: str = "relative"
+    """What an action means: `relative` (a step) or `absolute` (a pose), as in LeRobot."""
     fast_step: bool = True
     """One forward dynamics per physics substep instead of three, with identical results."""
 
@@ -48,13 +55,31 @@ class PolicyConfig:
     placement: str = "inline"
     """`inline`: in each env runner. `pool`: Ray actors that batch the requests of all runners."""
     replicas: int = 1
-    """Actors of the pool."""
+    """Actors of the pool; the least of them when `max_replicas` is set."""
+    max_replicas: int | None = None
+    """The pool grows up to this many actors when requests queue up; None keeps `replicas`."""
     max_batch_size: int = 16
     """Rows that one pool request batch may hold."""
     max_wait_ms: float = 2.0
     """Milliseconds for which a replica waits for more requests."""
+    num_cpus_per_replica: float = 1.0
+    """CPU share of each replica."""
     num_gpus_per_replica: float = 0.0
     """GPU share of each replica."""
+    deadline_s: float = 120.0
+    """Seconds within which the pool answers a request, retries on other replicas included."""
+    prefetch: bool = False
+    """Ask for the next chunk one step ahead, so that inference overlaps simulation."""
+    dtype: str | None = None
+    """`float32` or `bfloat16`; None keeps the checkpoint's."""
+    compile: bool = False
+    """`torch.compile` the network; worth it on a GPU."""
+    n_action_steps: int | None = None
+    """Actions of a chunk that are played; None is the checkpoint's own number."""
+    rename_map: dict[str, str] = field(default_factory=dict)
+    """Environment's observation name -> the policy's, as in LeRobot."""
+    tokenizer_path: str | None = None
+    """Local folder of the language tokeniser, for policies that name one on the hub."""
 
 
 @dataclass
@@ -67,6 +92,12 @@ class RunnersConfig:
     """Environments in each process, stepped in turn."""
     num_cpus_per_env_runner: float = 0.5
     """CPU share that Ray reserves for each rollout process."""
+    vectorization: str = "in_process"
+    """`in_process`: stepped in turn. `subprocess`: a process each, replaced alone when it dies."""
+    step_timeout_s: float = 60.0
+    """Seconds that a step of a `subprocess` environment may take."""
+    reset_timeout_s: float = 300.0
+    """Seconds that a reset of a `subprocess` environment may take."""
     num_learners: int = 0
     """0 learns in the driver, 1 in an actor of its own; more share the replay, each with batches
     of its own, and average their gradients."""
@@ -74,6 +105,17 @@ class RunnersConfig:
     """GPU share of each learner."""
     sample_steps: int = 100
     """Environment steps per training step, over all runners."""
+    sampling: str = "pipelined"
+    """`synchronous`, `pipelined` (updates while the runners step; same numbers every time) or
+    `asynchronous` (nobody waits for anybody)."""
+    requests_in_flight: int = 2
+    """Requests that each runner has waiting (asynchronous)."""
+    publish_interval: int = 50
+    """Updates between two publications of weights (asynchronous)."""
+    max_staleness: int | None = 50_000
+    """Episodes begun with weights older than this many updates are not stored; None stores all."""
+    stall_timeout_s: float = 600.0
+    """A runner whose request takes longer is replaced (asynchronous)."""
 
 
 @dataclass
@@ -84,6 +126,10 @@ class EvaluationConfig:
     """Environment steps between evaluations while training; 0 evaluates at the end only."""
     validation_states: int = 50
     """Init states of each of those; none is held, and they choose the best checkpoint."""
+    num_env_runners: int = 0
+    """Rollout processes that evaluate while training goes on; 0 evaluates on the training ones."""
+    at_final_scale: bool = False
+    """Evaluate at the schedule's final beta too, while training is at a smaller one."""
     held_states: int = 100
     """Held init states on which base and base + residual are compared at the end."""
 
@@ -96,6 +142,30 @@ class CheckpointConfig:
     """Environment steps between periodic checkpoints; 0 keeps the best and the final one only."""
     keep: int = 2
     """Periodic checkpoints kept; older ones are deleted."""
+
+
+@dataclass
+class PlacementConfig:
+    """Where on a cluster the processes of a run are; custom resources are those of `ray start`."""
+
+    env_runner: dict[str, float] = field(default_factory=dict)
+    """Custom resources of each rollout process, such as `{simulation: 1}`."""
+    evaluation: dict[str, float] = field(default_factory=dict)
+    """Custom resources of each evaluation runner."""
+    learner: dict[str, float] = field(default_factory=dict)
+    """Custom resources of each learner."""
+    base_policy: dict[str, float] = field(default_factory=dict)
+    """Custom resources of each replica of the base policy."""
+    strategy: str = "PACK"
+    """Of a trial's placement group under Tune: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD."""
+    base_policy_strategy: str = "DEFAULT"
+    """Of the pool's replicas: `SPREAD` puts them on different nodes, `DEFAULT` packs."""
+    env_vars: dict[str, str] = field(default_factory=dict)
+    """Environment variables of every process, such as `{PLD_RAY_LIBERO_ASSETS: ...}`."""
+    working_dir: str | None = None
+    """Folder that Ray copies to every node; None where the code is installed everywhere."""
+    check: bool = True
+    """Refuse a run that cannot be placed on the nodes that are there now."""
 
 
 @dataclass
@@ -122,6 +192,7 @@ class TrainConfig:
     runners: RunnersConfig = field(default_factory=RunnersConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     total_steps: int = 36_000
     """Environment steps of the whole run, base-policy collection included."""
@@ -135,6 +206,8 @@ class TrainConfig:
     """Folder of collected base-policy data; None is `cache/<task>` beside the run's folder."""
     pretrained_critic: str | None = None
     """A checkpoint of `pld-ray pretrain` (or `train`) whose critic this run starts from."""
+    max_failures: int = 3
+    """Times that a run starts anew from its last checkpoint after losing a learner."""
     ray_address: str | None = None
     """A running Ray cluster (`auto`, `host:port`); None starts a local one."""
 
@@ -152,6 +225,34 @@ class TrainConfig:
             (self.policy.type in ("lerobot", "none"), "policy.type", "lerobot or none"),
             (self.runners.sample_steps >= 1, "runners.sample_steps", ">= 1"),
             (self.policy.placement in ("inline", "pool"), "policy.placement", "inline or pool"),
+            (
+                self.runners.vectorization in ("in_process", "subprocess"),
+                "runners.vectorization",
+                "in_process or subprocess",
+            ),
+            (self.runners.step_timeout_s > 0, "runners.step_timeout_s", "> 0"),
+            (self.runners.reset_timeout_s > 0, "runners.reset_timeout_s", "> 0"),
+            (self.runners.requests_in_flight >= 1, "runners.requests_in_flight", ">= 1"),
+            (self.policy.replicas >= 1, "policy.replicas", ">= 1"),
+            (
+                self.policy.max_replicas is None
+                or self.policy.max_replicas >= self.policy.replicas,
+                "policy.max_replicas",
+                ">= policy.replicas",
+            ),
+            (self.policy.deadline_s > 0, "policy.deadline_s", "> 0"),
+            (
+                self.placement.strategy in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
+                "placement.strategy",
+                "PACK, SPREAD, STRICT_PACK or STRICT_SPREAD",
+            ),
+            (
+                self.placement.base_policy_strategy in ("DEFAULT", "SPREAD"),
+                "placement.base_policy_strategy",
+                "DEFAULT or SPREAD",
+            ),
+            (self.max_failures >= 0, "max_failures", ">= 0"),
+            (self.evaluation.num_env_runners >= 0, "evaluation.num_env_runners", ">= 0"),
             (self.evaluation.interval_steps >= 0, "evaluation.interval_steps", ">= 0"),
             (self.evaluation.held_states >= 1, "evaluation.held_states", ">= 1"),
             (self.evaluation.validation_states >= 1, "evaluation.validation_states", ">= 1"),

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import ray
 
-from pld_ray.build import build_algorithm, check_environment, start_ray
-from pld_ray.evaluation_rows import episode_results
+from pld_ray.build import build_algorithm, check_environment
+from pld_ray.cluster import check_cluster, start_ray
+from pld_ray.evaluation_rows import episode_results, success_rate
 from pld_ray.run_dir import run_of_checkpoint
 from pld_ray.tracking.eval_info import write_eval_info
-from pld_ray.train import success_rate
 
 
 def evaluate_checkpoint(
-    checkpoint: str, n_episodes: int, output_dir: str | None = None
+    checkpoint: str,
+    n_episodes: int,
+    output_dir: str | None = None,
+    videos: Sequence[int] = (),
+    parity: bool = False,
 ) -> dict[str, Any]:
     """Evaluate on the first `n_episodes` held init states and write `eval_info.json`.
 
@@ -24,6 +29,8 @@ def evaluate_checkpoint(
         checkpoint: a folder below a run's `checkpoints/`.
         n_episodes: episodes, one per init state.
         output_dir: where to write; None is `eval/<checkpoint name>` in the run's folder.
+        videos: init states to film, base beside base + residual, as `videos/init_state_<id>.mp4`.
+        parity: also play base + residual at beta 0, which must repeat the base policy's episodes.
 
     Raises:
         ConfigError: the folder is no checkpoint, or there are fewer stored init states.
@@ -36,6 +43,7 @@ def evaluate_checkpoint(
     own_ray = start_ray(config)
     algorithm = None
     try:
+        check_cluster(config)
         algorithm = build_algorithm(config)
         algorithm.load_checkpoint(str(pathlib.Path(checkpoint).resolve()))
         states = list(range(n_episodes))
@@ -43,6 +51,8 @@ def evaluate_checkpoint(
         residual = algorithm.evaluate_residual(states)
         eval_s = time.monotonic() - clock
         base = algorithm.evaluate_base(states)
+        equal = algorithm.evaluate_residual(states, 0.0) == base if parity else None
+        films = algorithm.film(list(videos))
     finally:
         if algorithm is not None:
             algorithm.stop()
@@ -51,15 +61,34 @@ def evaluate_checkpoint(
     folder = pathlib.Path(output_dir or run.path / "eval" / pathlib.Path(checkpoint).name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "eval_info.json"
+    filmed = {state: str(p) for state, p in write_films(folder / "videos", films).items()}
+    extra: dict[str, Any] = {
+        "task": config.env.task,
+        "checkpoint": str(pathlib.Path(checkpoint).resolve()),
+    }
+    if parity:
+        extra["beta_zero_equals_base"] = equal
     write_eval_info(
         path,
-        episode_results(residual, config.env),
-        base=episode_results(base, config.env),
+        episode_results(residual, config.env, filmed),
+        base=episode_results(base, config.env, filmed),
         eval_s=eval_s,
-        extra={"task": config.env.task, "checkpoint": str(pathlib.Path(checkpoint).resolve())},
+        extra=extra,
     )
     return {
+        "parity": equal,
+        "videos": list(filmed.values()),
         "path": str(path),
         "base_success": success_rate(base),
         "residual_success": success_rate(residual),
     }
+
+
+def write_films(folder: pathlib.Path, films: dict[int, dict[str, Any]]) -> dict[int, pathlib.Path]:
+    """Write each film; init state -> file."""
+    paths = {}
+    for state, film in films.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        paths[state] = folder / f"init_state_{state:03d}.mp4"
+        paths[state].write_bytes(film["mp4"])
+    return paths

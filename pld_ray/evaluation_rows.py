@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import envs
@@ -10,8 +10,16 @@ from pld_ray.config import EnvConfig
 from pld_ray.tracking.eval_info import EpisodeResult
 
 
-def episode_results(rows: Sequence[dict[str, Any]], env: EnvConfig) -> list[EpisodeResult]:
-    """One result per row; the reward is 1 in the step of success, so its maximum is its sum."""
+def episode_results(
+    rows: Sequence[dict[str, Any]], env: EnvConfig, films: Mapping[int, str] | None = None
+) -> list[EpisodeResult]:
+    """One result per row; the reward is 1 in the step of success, so its maximum is its sum.
+
+    Args:
+        rows: of `ResidualSAC.evaluate_...`.
+        env: what was simulated.
+        films: init state -> path of its video.
+    """
     task_id = envs.suite_tasks(env.suite).index(env.task)
     return [
         EpisodeResult(
@@ -22,6 +30,12 @@ def episode_results(rows: Sequence[dict[str, Any]], env: EnvConfig) -> list[Epis
             init_state_id=row["init_state_id"],
             task_group=env.suite,
             task_id=task_id,
+            video_path=(films or {}).get(row["init_state_id"]),
         )
         for row in rows
     ]
+
+
+def success_rate(rows: Sequence[dict[str, Any]]) -> float:
+    """Share of successful episodes, in [0, 1]."""
+    return sum(bool(row["success"]) for row in rows) / len(rows)

@@ -32,6 +32,10 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
     row = {
         "train/episode_len_mean": runners.get("episode_len_mean"),
         "train/probe_steps_mean": runners.get("probe_steps_mean"),
+        "train/staleness_mean": result.get("staleness_mean"),
+        "train/staleness_max": result.get("staleness_max"),
+        "train/num_episodes_too_stale": result.get("num_episodes_too_stale"),
+        "train/num_env_failures": runners.get("num_env_failures"),
         "replay/online": shared.get("replay_online"),
         "replay/offline": shared.get("replay_offline"),
         "time/sample_s": timers.get("env_runner_sampling_timer"),

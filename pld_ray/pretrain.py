@@ -9,12 +9,13 @@ from typing import Any
 import ray
 
 from pld_ray.algorithm.algorithm import write_json_atomically
-from pld_ray.build import build_algorithm, check_environment, start_ray
+from pld_ray.build import build_algorithm, check_environment
+from pld_ray.cluster import start_ray
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.run_dir import RunDir
 from pld_ray.tracking.history import MetricsHistory
 from pld_ray.tracking.logfile import setup_logging
-from pld_ray.train import LoopState, record_initialization
+from pld_ray.training_loop import LoopState, record_initialization
 
 CHECKPOINT = "pretrained"
 

@@ -97,6 +97,14 @@ class RunDir:
             shutil.rmtree(retired, ignore_errors=True)
         return target
 
+    def rename_checkpoint(self, name: str, new_name: str) -> None:
+        """Put one checkpoint in the place of another; the old one stays until the new is there."""
+        target, retired = self.checkpoints / new_name, self.checkpoints / f".retired-{new_name}"
+        if target.exists():
+            os.replace(target, retired)
+        os.replace(self.checkpoints / name, target)
+        shutil.rmtree(retired, ignore_errors=True)
+
     def prune(self, keep: int) -> None:
         """Delete all but the newest `keep` periodic checkpoints."""
         periodic = sorted(self.checkpoints.glob("step_*"))

@@ -9,7 +9,7 @@ import pytest
 import ray
 from mlflow.tracking import MlflowClient
 
-from pld_ray import train as train_module
+from pld_ray import training_loop
 from pld_ray.algorithm.algorithm import PROGRESS_FILE
 from pld_ray.cli import main
 from pld_ray.run_dir import RunDir, RunError
@@ -84,7 +84,7 @@ def test_an_existing_run_is_not_overwritten(finished, capsys):
 
 def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
-    record = train_module.TrainingLoop.record
+    record = training_loop.TrainingLoop.record
 
     def record_then_stop(self, row, env_steps=None):
         record(self, row, env_steps)
@@ -98,7 +98,7 @@ def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_module.TrainingLoop, "record", record_then_stop)
+        patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
         assert main(["train", *SMALL, "--total_steps=2000", f"--output_dir={folder}"]) == 0
     assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
     assert not (folder / "summary.json").exists()

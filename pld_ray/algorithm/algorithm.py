@@ -7,9 +7,10 @@ import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray.exceptions import RayActorError
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     LEARNER_RESULTS,
@@ -20,17 +21,18 @@ from ray.rllib.utils.metrics import (
 from pld_ray.algorithm.asynchronous import AsynchronousLoop
 from pld_ray.algorithm.collection import BaseCollection
 from pld_ray.algorithm.config import ResidualSACConfig
-from pld_ray.algorithm.evaluation import run_episodes
+from pld_ray.algorithm.evaluation import Contestant, Evaluation
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
 from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.rollout import factory
-from pld_ray.rollout.env_runner import check_batches
+from pld_ray.rollout.env_runner import PublishedWeights, check_batches
 
 if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
 
 SAMPLE_TAG = "sample_columns"
 PROGRESS_FILE = "residual_sac.json"
+NOT_DATA = ("base_policy", "assets", "vectorization", "step_timeout_s", "reset_timeout_s")
 CALQL_SHARE = 200  # steps of one training step of the initialisation
 
 
@@ -81,19 +83,16 @@ class ResidualSAC(Algorithm):
         config = self.config.copy(copy_frozen=False)
         path = config.base_policy_path
         pool = None
-        policy: Any = {"type": config.base_policy_type, "path": path}
+        loader = config.base_policy_loader
+        policy: Any = {"type": config.base_policy_type, "path": path, **loader}
         if config.base_policy_placement == "pool" and config.base_policy_type != "none":
             from pld_ray.base_policy import BasePolicyPool
 
-            pool = BasePolicyPool(
-                path,
-                num_replicas=config.base_policy_replicas,
-                max_batch_size=config.base_policy_max_batch_size,
-                max_wait_ms=config.base_policy_max_wait_ms,
-                num_gpus=config.base_policy_num_gpus_per_replica,
-            )
+            pool = BasePolicyPool(path, **loader, **config.base_policy_pool)
             policy = pool.client()
         config.env_config = {**config.env_config, "base_policy": policy}
+        if config.base_policy_prefetch:
+            config.env_config["prefetch"] = True
         config.freeze()
         self.config = config
         return pool
@@ -257,33 +256,78 @@ class ResidualSAC(Algorithm):
         return metrics
 
     def _publish(self) -> None:
-        """Actor, observation statistics and beta to every runner.
+        """Actor, observation statistics and beta to every training runner.
 
         Waits until they have arrived: RLlib otherwise skips a runner whose last sync it has not
         looked at yet, and which weights a runner acts with would depend on timing.
         """
-        groups = [self.env_runner_group, self.eval_env_runner_group]
         with self.metrics.log_time((TIMERS, "synch_weights")):
-            for group in (g for g in groups if g is not None):
-                group.sync_weights(
-                    from_worker_or_learner_group=self.learner_group,
-                    inference_only=True,
-                    timeout_seconds=None,
-                )
+            self.env_runner_group.sync_weights(
+                from_worker_or_learner_group=self.learner_group,
+                inference_only=True,
+                timeout_seconds=None,
+            )
         self._published_updates = self.updates
 
     # --- evaluation ------------------------------------------------------------------------------
 
     def evaluate_base(self, init_state_ids: list[int]) -> list[dict[str, Any]]:
         """Episodes of the base policy alone on these held init states, a dict each."""
-        group = self.eval_env_runner_group or self.env_runner_group
-        return run_episodes(group, init_state_ids, residual=False)
+        return self.start_evaluation(init_state_ids, residual=False).wait()
 
-    def evaluate_residual(self, init_state_ids: list[int]) -> list[dict[str, Any]]:
-        """Episodes of base + residual, deterministic, at the beta in force, a dict each."""
-        self._publish()
+    def evaluate_residual(
+        self, init_state_ids: list[int], residual_scale: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Episodes of base + residual, deterministic, at this beta or the one in force."""
+        return self.start_evaluation(init_state_ids, residual_scale=residual_scale).wait()
+
+    def film(self, init_state_ids: list[int]) -> dict[int, dict[str, Any]]:
+        """Init state -> `mp4`, base beside base + residual at the beta in force, and its episodes.
+
+        Raises:
+            EnvRunnerError: no OpenGL library where the runner is; the message says what to install.
+        """
         group = self.eval_env_runner_group or self.env_runner_group
-        return run_episodes(group, init_state_ids, residual=True)
+        weights = self.snapshot_weights()
+        films = {}
+        for state in init_state_ids:
+            if group.num_remote_env_runners() == 0:
+                film = group.local_env_runner.film(state, weights)
+            else:
+                (film,) = group.foreach_env_runner(
+                    "film",
+                    kwargs={"init_state_id": state, "weights": weights},
+                    remote_worker_ids=group.healthy_env_runner_ids()[:1],
+                    local_env_runner=False,
+                )
+            check_batches([film])
+            films[state] = film
+        return films
+
+    def start_evaluation(
+        self,
+        init_state_ids: list[int],
+        residual: bool = True,
+        residual_scale: float | None = None,
+        weights: PublishedWeights | None = None,
+    ) -> Evaluation:
+        """Evaluate the present weights, or `weights`; `poll()` the result while training goes on.
+
+        It runs on the evaluation runners if there are any (`evaluation_num_env_runners`), else on
+        the training ones, which then sample nothing until it is over.
+        """
+        group = self.eval_env_runner_group or self.env_runner_group
+        self.restore_env_runners(group)
+        if residual and weights is None:
+            weights = self.snapshot_weights()
+        return Evaluation(group, init_state_ids, Contestant(residual, residual_scale, weights))
+
+    def snapshot_weights(self) -> PublishedWeights:
+        """The present inference state in the object store."""
+        state = self.learner_group.get_state(
+            components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
+        )[COMPONENT_LEARNER]
+        return PublishedWeights(self.updates, ray.put(state))
 
     # --- checkpoint ------------------------------------------------------------------------------
 
@@ -391,8 +435,10 @@ class ResidualSAC(Algorithm):
     def collection_identity(self) -> dict[str, Any]:
         """What the collected base-policy data depends on; the key of its cache."""
         params = self.config.residual_sac_params()
-        environment = {k: v for k, v in self.config.env_config.items() if k != "base_policy"}
+        environment = {k: v for k, v in self.config.env_config.items() if k not in NOT_DATA}
+        loader = self.config.base_policy_loader
         return {
+            **({"base_policy_loader": loader} if loader else {}),
             "environment": json.loads(json.dumps(environment)),
             "base_policy": base_policy_fingerprint(
                 self.config.base_policy_type, self.config.base_policy_path

@@ -52,10 +52,9 @@ class ResidualSACConfig(AlgorithmConfig):
         self.base_policy_type = "lerobot"
         self.base_policy_path: str | None = None
         self.base_policy_placement = "inline"
-        self.base_policy_replicas = 1
-        self.base_policy_max_batch_size = 16
-        self.base_policy_max_wait_ms = 2.0
-        self.base_policy_num_gpus_per_replica = 0.0
+        self.base_policy_loader: dict[str, Any] = {}
+        self.base_policy_pool: dict[str, Any] = {}
+        self.base_policy_prefetch = False
 
         # collection
         self.offline_cache: str | None = None
@@ -161,10 +160,9 @@ class ResidualSACConfig(AlgorithmConfig):
         type: str = NotProvided,
         path: str | None = NotProvided,
         placement: str = NotProvided,
-        replicas: int = NotProvided,
-        max_batch_size: int = NotProvided,
-        max_wait_ms: float = NotProvided,
-        num_gpus_per_replica: float = NotProvided,
+        loader: dict[str, Any] = NotProvided,
+        pool: dict[str, Any] = NotProvided,
+        prefetch: bool = NotProvided,
     ) -> ResidualSACConfig:
         """Choose the frozen base policy and where it runs.
 
@@ -172,16 +170,17 @@ class ResidualSACConfig(AlgorithmConfig):
             type: `lerobot`, or `none`: a base action of zeros, for learning from scratch.
             path: a LeRobot checkpoint folder; None is the shipped policy of `pld_tabletop`.
             placement: `inline` (in each env runner) or `pool` (Ray actors with dynamic batching).
-            replicas, max_batch_size, max_wait_ms, num_gpus_per_replica: of the pool.
+            loader: further arguments of `load_base_policy`, such as `dtype` or `rename_map`.
+            pool: arguments of `BasePolicyPool`, such as `num_replicas` or `max_batch_size`.
+            prefetch: ask for the next chunk one step ahead, see `ChunkCache`.
         """
         for name, value in (
             ("type", type),
             ("path", path),
             ("placement", placement),
-            ("replicas", replicas),
-            ("max_batch_size", max_batch_size),
-            ("max_wait_ms", max_wait_ms),
-            ("num_gpus_per_replica", num_gpus_per_replica),
+            ("loader", loader),
+            ("pool", pool),
+            ("prefetch", prefetch),
         ):
             if value is not NotProvided:
                 setattr(self, f"base_policy_{name}", value)

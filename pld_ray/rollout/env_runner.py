@@ -22,6 +22,7 @@ from pld_ray.rollout.episode import Columns, EpisodeBuilder, concatenate_episode
 from pld_ray.rollout.evaluation import EpisodeResult, play_init_states
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.vector_env import BASE_ACTION, Observation
+from pld_ray.rollout.video import film_init_state
 
 METRICS_INTERVAL_S = 1.0
 
@@ -65,6 +66,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     _streams: _Streams | None = None
     _evaluation_env: DictInfoToList | None = None
     _weights_updates = 0
+    _taken: Any = None
     _taken_updates = 0
     _metrics_sent = 0.0
     _metrics_interval_s = 0.0
@@ -171,7 +173,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     def take_weights(self, weights: PublishedWeights) -> None:
         """Act with these weights from now on; lost ones are left out, newer ones will come."""
-        if weights.updates == self._taken_updates:
+        if weights.state == self._taken:
             return
         try:
             state = ray.get(weights.state)
@@ -179,7 +181,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             return
         self.forget_weights_version()
         self.set_state(state)
-        self._taken_updates = weights.updates
+        self._taken, self._taken_updates = weights.state, weights.updates
 
     def _vector_step(
         self,
@@ -367,6 +369,26 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         finally:
             self.module.residual_scale.copy_(in_force)
         return [asdict(results[i]) for i in init_state_ids]
+
+    def evaluate_rows(self, **kwargs: Any) -> dict[str, Any]:
+        """`evaluate` for a runner in a process of its own: `rows`, or `error` in words."""
+        try:
+            return {"rows": self.evaluate(**kwargs)}
+        except Exception as error:
+            return {"error": describe_error(error)}
+
+    def film(self, init_state_id: int, weights: PublishedWeights) -> dict[str, Any]:
+        """One init state, base beside base + residual: see `film_init_state`, or `error`."""
+        self.take_weights(weights)
+        try:
+            return film_init_state(
+                self.config.env,
+                self.config.env_config,
+                init_state_id,
+                lambda observation: self._composed_action(observation)[0],
+            )
+        except Exception as error:
+            return {"error": describe_error(error)}
 
     def stop(self) -> None:
         super().stop()

@@ -1,0 +1,133 @@
+"""The Ray cluster of a run: joining or starting it, and whether the run fits."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from pld_ray.config import ConfigError, TrainConfig
+
+Resources = dict[str, float]
+NOT_COUNTED = ("memory", "object_store_memory")
+
+
+def start_ray(config: TrainConfig) -> bool:
+    """Join the cluster that the configuration or RAY_ADDRESS names, or start a local one.
+
+    Returns:
+        Whether this process started or joined Ray and has to leave it.
+
+    Raises:
+        ConfigError: no cluster answers at the address.
+    """
+    if ray.is_initialized():
+        return False
+    address = config.ray_address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    runtime_env: dict[str, Any] = {}
+    if config.placement.env_vars:
+        runtime_env["env_vars"] = dict(config.placement.env_vars)
+    if config.placement.working_dir is not None:
+        runtime_env["working_dir"] = config.placement.working_dir
+    if runtime_env:
+        quiet["runtime_env"] = runtime_env
+    if address:
+        try:
+            ray.init(address=address, **quiet)
+        except ConnectionError as error:
+            raise ConfigError(
+                f"no Ray cluster answers at {address}: start one (`ray start --head`), or leave "
+                "out --ray_address to run on this machine alone"
+            ) from error
+        return True
+    needed = sum(r.get("CPU", 0.0) for _, r in demands(config))
+    custom: Counter[str] = Counter()
+    for _, r in demands(config):
+        custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
+    ray.init(
+        num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
+        resources=dict(custom) or None,
+        include_dashboard=False,
+        **quiet,
+    )
+    return True
+
+
+def demands(config: TrainConfig) -> list[tuple[str, Resources]]:
+    """What each process of the run reserves: (role, resources), the driver first."""
+    runners, policy, placement = config.runners, config.policy, config.placement
+    runner_cpus = runners.num_cpus_per_env_runner
+    asked: list[tuple[str, Resources]] = []
+    for _ in range(runners.num_env_runners):
+        asked.append(("env runner", {"CPU": runner_cpus, **placement.env_runner}))
+    for _ in range(config.evaluation.num_env_runners):
+        asked.append(("evaluation runner", {"CPU": runner_cpus, **placement.evaluation}))
+    for _ in range(runners.num_learners):
+        learner = {"CPU": 1.0, "GPU": runners.num_gpus_per_learner}
+        asked.append(("learner", {**learner, **placement.learner}))
+    if policy.placement == "pool" and policy.type != "none":
+        for _ in range(policy.max_replicas or policy.replicas):
+            replica = {"CPU": policy.num_cpus_per_replica, "GPU": policy.num_gpus_per_replica}
+            asked.append(("base-policy replica", {**replica, **placement.base_policy}))
+    return [(role, {k: v for k, v in r.items() if v}) for role, r in asked]
+
+
+def check_cluster(config: TrainConfig) -> None:
+    """Refuse a run whose processes can never be placed on the present cluster.
+
+    Ray would wait for ever. Nothing is checked with `placement.check=false`, for clusters that grow
+    on demand.
+
+    Raises:
+        ConfigError: what is short, on how many nodes of which size.
+    """
+    if not config.placement.check:
+        return
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    asked = demands(config)
+    homeless = unplaced(asked, nodes)
+    if not homeless:
+        return
+    counts = Counter(role for role, _ in homeless)
+    wanted = dict(homeless)
+    places = ", ".join(
+        f"{n} x {role} ({describe(wanted[role])})" for role, n in sorted(counts.items())
+    )
+    have = "; ".join(describe(node) for node in nodes) or "no node"
+    raise ConfigError(
+        f"the cluster is too small: no room for {places}. Nodes: {have}. Ask for less "
+        "(runners.num_env_runners, runners.num_cpus_per_env_runner, runners.num_gpus_per_learner, "
+        "policy.replicas, placement.*), add nodes, or set --placement.check=false if the cluster "
+        "grows on demand"
+    )
+
+
+def unplaced(
+    asked: Sequence[tuple[str, Resources]], nodes: Sequence[Mapping[str, float]]
+) -> list[tuple[str, Resources]]:
+    """What finds no node when everything is placed, the largest first, where it just fits."""
+    free = [dict(node) for node in nodes]
+    left = []
+    for role, resources in sorted(asked, key=lambda a: sorted(a[1].items()), reverse=True):
+        fits = [n for n in free if all(n.get(k, 0.0) + 1e-9 >= v for k, v in resources.items())]
+        if not fits:
+            left.append((role, resources))
+            continue
+        tightest = min(fits, key=lambda n: sum(n.get(k, 0.0) - v for k, v in resources.items()))
+        for name, amount in resources.items():
+            tightest[name] -= amount
+    return left
+
+
+def describe(resources: Mapping[str, float]) -> str:
+    """Resources in words, without memory and Ray's own marks."""
+    shown = {
+        name: amount
+        for name, amount in resources.items()
+        if name not in NOT_COUNTED and not name.startswith("node:")
+    }
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"

@@ -1,0 +1,239 @@
+"""The loop of `pld-ray train`: iterate, record, evaluate, keep."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
+from pld_ray.config import TrainConfig
+from pld_ray.evaluation_rows import episode_results, success_rate
+from pld_ray.metrics import flatten_result
+from pld_ray.periodic_evaluation import EvaluationResult, PeriodicEvaluation
+from pld_ray.run_dir import RunDir, trainer_state
+from pld_ray.stop_request import StopRequest
+from pld_ray.tracking.eval_info import write_eval_info
+from pld_ray.tracking.history import MetricsHistory
+from pld_ray.tracking.mlflow_run import MlflowRun
+from pld_ray.tracking.plots import plot_learning_curve
+from pld_ray.tracking.progress import TrainProgress
+
+CANDIDATE = "candidate"
+"""Checkpoint of the weights that are being evaluated."""
+
+
+@dataclass
+class LoopState:
+    """What the loop itself has to remember across a resume."""
+
+    base_rows: list[dict[str, Any]] = field(default_factory=list)
+    best_success: float = -1.0
+    next_evaluation: int = 0
+    next_checkpoint: int = 0
+    train_wall_s: float = 0.0
+
+
+class TrainingLoop:
+    """iterate -> record -> evaluate when due -> checkpoint when due."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDir,
+        algorithm: ResidualSAC,
+        tracker: MlflowRun | None,
+        logger: Any,
+    ) -> None:
+        self.config, self.run_dir, self.algorithm = config, run, algorithm
+        self.tracker, self.logger = tracker, logger
+        self.history = MetricsHistory(run.path / "metrics.jsonl")
+        self.state = LoopState(
+            next_evaluation=config.evaluation.interval_steps,
+            next_checkpoint=config.checkpoint.interval_steps,
+        )
+        held = config.evaluation.held_states
+        self.held_states = list(range(held))
+        validation = list(range(held, held + config.evaluation.validation_states))
+        self.evaluation = PeriodicEvaluation(config.evaluation, algorithm, validation)
+
+    def restore(self) -> None:
+        """Continue from the newest checkpoint; from the beginning when there is none yet."""
+        checkpoint = self.run_dir.latest_checkpoint()
+        if checkpoint is None:
+            self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
+            self.history = MetricsHistory(self.history.path, restored_step=-1)
+            return
+        self.algorithm.load_checkpoint(str(checkpoint))
+        self.state = LoopState(**trainer_state(checkpoint))
+        steps = self.algorithm.env_steps
+        self.history = MetricsHistory(self.history.path, restored_step=steps)
+        self.logger.info("resumed %s at %d steps", checkpoint, self.algorithm.env_steps)
+
+    def run(self, stop: StopRequest) -> bool:
+        """Train to `total_steps`; False when a stop was requested."""
+        algorithm, total = self.algorithm, self.config.total_steps
+        with TrainProgress(
+            total,
+            env_steps=algorithm.env_steps,
+            updates=algorithm.updates,
+            elapsed_s=self.state.train_wall_s,
+        ) as progress:
+            if not self.state.base_rows:
+                progress.update(phase="base policy")
+                self.state.base_rows = algorithm.evaluate_base(self.held_states)
+                base = success_rate(self.state.base_rows)
+                self.record({"eval/base_success": base, "eval/n_episodes": len(self.held_states)})
+                progress.update(base_success=base)
+            while algorithm.env_steps < total and not stop.requested:
+                clock = time.monotonic()
+                result = algorithm.train()
+                self.state.train_wall_s += time.monotonic() - clock
+                record_initialization(algorithm, self.record)
+                row = flatten_result(result) | {
+                    "train/success_rate": running_success(algorithm.recent_success),
+                    "updates": algorithm.updates,
+                    "residual_scale": algorithm.residual_scale,
+                }
+                self.record(row)
+                row |= self._evaluate(total, progress)
+                progress.update(
+                    phase=algorithm.phase,
+                    env_steps=algorithm.env_steps,
+                    updates=algorithm.updates,
+                    train_success=row.get("train/success_rate"),
+                    eval_success=row.get("eval/residual_success"),
+                )
+                if self._checkpoint_due():
+                    self.save(f"step_{algorithm.env_steps:09d}")
+                    self.run_dir.prune(self.config.checkpoint.keep)
+        return not stop.requested
+
+    def _evaluate(self, total: int, progress: TrainProgress) -> dict[str, float]:
+        """Begin an evaluation when one is due, and take the result of one that is over.
+
+        The checkpoint of what was evaluated becomes `best` if it is the best one so far.
+        """
+        evaluation, ended = self.evaluation, self.algorithm.env_steps >= total
+        if self.algorithm.updates and self._evaluation_due(total):
+            if ended:  # the last one must not be missed
+                self._conclude(evaluation.wait())
+            if evaluation.running:
+                self.logger.warning("the last evaluation is not over yet: this one is left out")
+            else:
+                self.save(CANDIDATE)
+                evaluation.start()
+        if not evaluation.running:
+            return {}
+        if ended or not evaluation.parallel:
+            progress.update(phase="evaluate")
+            return self._conclude(evaluation.wait())
+        return self._conclude(evaluation.poll())
+
+    def _conclude(self, result: EvaluationResult | None) -> dict[str, float]:
+        if result is None:
+            return {}
+        success = result.figures["eval/residual_success"]
+        if success >= self.state.best_success:
+            self.state.best_success = success
+            self.run_dir.rename_checkpoint(CANDIDATE, "best")
+        self.record(result.figures, result.env_steps)
+        return result.figures
+
+    def finish(self, started: float) -> dict[str, Any]:
+        """Final checkpoint, then base and base + residual (the best) on the held init states."""
+        algorithm, run = self.algorithm, self.run_dir
+        env_steps, updates = algorithm.env_steps, algorithm.updates
+        final = self.save("final")
+        best = run.checkpoints / "best"
+        chosen = best if best.exists() else final
+        if chosen == best:
+            algorithm.load_checkpoint(str(best))
+        clock = time.monotonic()
+        rows = algorithm.evaluate_residual(self.held_states)
+        eval_s = time.monotonic() - clock
+        base_success = success_rate(self.state.base_rows)
+        residual_success = success_rate(rows)
+        write_eval_info(
+            run.path / "eval_info.json",
+            episode_results(rows, self.config.env),
+            base=episode_results(self.state.base_rows, self.config.env),
+            eval_s=eval_s,
+            extra={"task": self.config.env.task, "checkpoint": str(chosen), "env_steps": env_steps},
+        )
+        self.record(
+            {
+                "eval/held_residual_success": residual_success,
+                "eval/held_base_success": base_success,
+            },
+            env_steps,
+        )
+        title = f"{self.config.env.task.replace('_', ' ')}, seed {self.config.seed}"
+        plot_learning_curve(self.history.rows(), run.path / "learning_curve.png", title=title)
+        summary = {
+            "base_success": base_success,
+            "residual_success": residual_success,
+            "n_episodes": len(rows),
+            "env_steps": env_steps,
+            "updates": updates,
+            "best_validation_success": self.state.best_success,
+            "train_wall_s": round(self.state.train_wall_s, 1),
+            "total_wall_s": round(time.time() - started, 1),
+            "mlflow_tracking_uri": self.tracker.tracking_uri if self.tracker else None,
+            "mlflow_run_id": self.tracker.run_id if self.tracker else None,
+            "checkpoint": str(chosen),
+            "seed": self.config.seed,
+            "task": self.config.env.task,
+        }
+        write_json_atomically(run.path / "summary.json", summary)
+        if self.tracker is not None:
+            names = ("config.yaml", "eval_info.json", "learning_curve.png", "summary.json")
+            for name in (*names, "train.log"):
+                self.tracker.log_artifact(run.path / name)
+        return summary
+
+    def save(self, name: str) -> pathlib.Path:
+        """A checkpoint with the replay and the loop's own state."""
+        path = self.run_dir.save_checkpoint(self.algorithm, name, asdict(self.state))
+        self.logger.info("checkpoint %s at %d steps", path, self.algorithm.env_steps)
+        return path
+
+    def record(self, row: dict[str, Any], env_steps: int | None = None) -> None:
+        """One line of history, log and MLflow at the present environment step."""
+        steps = self.algorithm.env_steps if env_steps is None else env_steps
+        row = {"env_steps": steps, **row}
+        self.history.append(row)
+        self.logger.info(
+            " ".join(f"{k}={v:.4g}" for k, v in row.items() if isinstance(v, int | float))
+        )
+        if self.tracker is not None:
+            self.tracker.log_metrics({k: v for k, v in row.items() if k != "env_steps"}, steps)
+
+    def _evaluation_due(self, total: int) -> bool:
+        interval = self.config.evaluation.interval_steps
+        steps = self.algorithm.env_steps
+        due = steps >= total or (interval > 0 and steps >= self.state.next_evaluation)
+        while interval > 0 and self.state.next_evaluation <= steps:
+            self.state.next_evaluation += interval
+        return due
+
+    def _checkpoint_due(self) -> bool:
+        interval, steps = self.config.checkpoint.interval_steps, self.algorithm.env_steps
+        if interval == 0 or steps < self.state.next_checkpoint:
+            return False
+        while self.state.next_checkpoint <= steps:
+            self.state.next_checkpoint += interval
+        return True
+
+
+def record_initialization(algorithm: ResidualSAC, record: Any) -> None:
+    """Hand the figures of the Cal-QL initialisation to `record` as `calql/...`; forget them."""
+    for row in algorithm.calql_rows:
+        record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
+    algorithm.calql_rows = []
+
+
+def running_success(recent: list[bool]) -> float | None:
+    """Share of successes among the last training episodes; None before the first."""
+    return sum(recent) / len(recent) if recent else None
