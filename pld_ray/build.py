@@ -12,7 +12,6 @@ from typing import Any
 
 import gymnasium as gym
 
-import envs
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
 from pld_ray.algorithm.module import ResidualModule, image_shapes
@@ -23,8 +22,8 @@ from pld_ray.algorithm.validation import check_grippers
 from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
 from pld_ray.replay import FrameRing
-from pld_ray.rollout.factory import make_base_policy
-from pld_ray.rollout.vector_env import BASE_ACTION, check_policy_matches
+from pld_ray.rollout.factory import env_maker, make_base_policy
+from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
 
 
 def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
@@ -37,7 +36,7 @@ def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
     }
     built = (
         ResidualSACConfig()
-        .environment(env_config={**asdict(config.env), **vectorization})
+        .environment(env_config={**config.env.settings(), **vectorization})
         .base_policy(
             type=policy.type,
             path=policy.path,
@@ -87,6 +86,7 @@ def policy_loader(policy: PolicyConfig) -> dict[str, Any]:
         "n_action_steps": policy.n_action_steps,
         "rename_map": dict(policy.rename_map),
         "tokenizer_path": policy.tokenizer_path,
+        "features": None if policy.features == "none" else policy.features,
     }
     return {name: value for name, value in settings.items() if value}
 
@@ -100,6 +100,11 @@ def pool_options(config: TrainConfig) -> dict[str, Any]:
         "max_wait_ms": policy.max_wait_ms,
         "num_cpus": policy.num_cpus_per_replica,
         "num_gpus": policy.num_gpus_per_replica,
+        "max_replicas": policy.max_replicas or policy.replicas,
+        "deadline_s": policy.deadline_s,
+        "late_after_s": min(30.0, policy.deadline_s / 2),
+        "resources": dict(config.placement.base_policy),
+        "scheduling_strategy": config.placement.base_policy_strategy,
     }
 
 
@@ -111,8 +116,8 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     if config.offline_cache is not None:
         return pathlib.Path(config.offline_cache).resolve()
     algorithm = config.algorithm
-    env = asdict(config.env)
-    del env["assets"]  # where the meshes lie, not what they are
+    env = config.env.settings()
+    env.pop("assets", None)  # where the meshes lie, not what they are
     identity = {
         "env": env,
         **({"loader": loader} if (loader := policy_loader(config.policy)) else {}),
@@ -146,7 +151,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
     try:
         if config.pretrained_critic is not None:
             check_pretrained(config.pretrained_critic)
-        env = envs.LiberoEnv(**asdict(config.env))
+        env: Any = env_maker(config.env.settings())()
         settings = {"type": config.policy.type, "path": config.policy.path}
         settings |= policy_loader(config.policy)
         policy = make_base_policy(settings, env.action_space)
@@ -168,7 +173,8 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
                 f"{actions.shape[0]} dimensions"
             )
         env.close()
-        replay_bytes = predict_replay_bytes(config.algorithm, observations, actions)
+        spaces = with_base_policy(policy, observations, actions)
+        replay_bytes = predict_replay_bytes(config.algorithm, spaces, actions)
         check_memory(config, replay_bytes)
         return replay_bytes
     except (ValueError, FileNotFoundError, ImportError) as error:
@@ -176,10 +182,15 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
 
 
 def predict_replay_bytes(
-    params: ResidualSACParams, observations: gym.spaces.Dict, actions: gym.spaces.Box
+    params: ResidualSACParams, spaces: gym.spaces.Dict, actions: gym.spaces.Box
 ) -> dict[str, int]:
-    """Bytes of the `online` and `offline` ring when they are full, images or features included."""
-    spaces = gym.spaces.Dict({**observations.spaces, BASE_ACTION: actions})
+    """Bytes of the `online` and `offline` ring when they are full, images or features included.
+
+    Args:
+        params: capacities and the vision encoder.
+        spaces: observations with the base policy's part.
+        actions: the action space.
+    """
     module = ResidualModule(
         observation_space=spaces,
         action_space=actions,

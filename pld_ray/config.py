@@ -42,6 +42,17 @@ class EnvConfig:
     """What an action means: `relative` (a step) or `absolute` (a pose), as in LeRobot."""
     fast_step: bool = True
     """One forward dynamics per physics substep instead of three, with identical results."""
+    entry_point: str | None = None
+    """Another gymnasium environment, as `module:class`, in place of LIBERO; `suite` and `task` then
+    only name it."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of that environment."""
+
+    def settings(self) -> dict[str, Any]:
+        """The environment's part of RLlib's `env_config`, see `create_vector_env`."""
+        fields = dataclasses.asdict(self)
+        own = {"entry_point": fields.pop("entry_point"), "kwargs": fields.pop("kwargs")}
+        return fields if own["entry_point"] is None else own
 
 
 @dataclass
@@ -78,6 +89,9 @@ class PolicyConfig:
     """Actions of a chunk that are played; None is the checkpoint's own number."""
     rename_map: dict[str, str] = field(default_factory=dict)
     """Environment's observation name -> the policy's, as in LeRobot."""
+    features: str = "none"
+    """`pooled` gives the networks what a vision-language policy (smolvla, pi0, pi05) saw when it
+    made the chunk, at no extra forward pass; `none` does not."""
     tokenizer_path: str | None = None
     """Local folder of the language tokeniser, for policies that name one on the hub."""
 
@@ -213,6 +227,8 @@ class TrainConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value that cannot work."""
+        if self.env.kwargs and self.env.entry_point is None:
+            raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
         try:
             self.algorithm.validate()
         except ValueError as error:
@@ -240,6 +256,7 @@ class TrainConfig:
                 "policy.max_replicas",
                 ">= policy.replicas",
             ),
+            (self.policy.features in ("none", "pooled"), "policy.features", "none or pooled"),
             (self.policy.deadline_s > 0, "policy.deadline_s", "> 0"),
             (
                 self.placement.strategy in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),

@@ -20,7 +20,7 @@ def episode_results(
         env: what was simulated.
         films: init state -> path of its video.
     """
-    task_id = envs.suite_tasks(env.suite).index(env.task)
+    task_id = 0 if env.entry_point else envs.suite_tasks(env.suite).index(env.task)
     return [
         EpisodeResult(
             success=row["success"],

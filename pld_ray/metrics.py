@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+POOL_COUNTS = ("requests", "retries", "deadline_misses", "restarts")
 LEARNER_KEYS = (
     "critic_loss",
     "actor_loss",
@@ -21,6 +22,18 @@ LEARNER_KEYS = (
     "discrete_critic_loss",
     "discrete_q_mean",
 )
+
+
+def pool_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """`pool/...` of `BasePolicyPool.metrics()`: load, batches, latency, faults."""
+    latency, batches = metrics["latency_ms"], metrics["batches"]
+    row = {
+        **{f"pool/latency_{name}_ms": value for name, value in latency.items()},
+        "pool/batch_size_mean": metrics["rows"] / batches if batches else math.nan,
+    }
+    for name in ("num_replicas", "queue_depth", "busy_share", *POOL_COUNTS):
+        row[f"pool/{name}"] = metrics[name]
+    return {key: float(value) for key, value in row.items() if math.isfinite(value)}
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any
 from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
 from pld_ray.config import TrainConfig
 from pld_ray.evaluation_rows import episode_results, success_rate
-from pld_ray.metrics import flatten_result
+from pld_ray.metrics import flatten_result, pool_figures
 from pld_ray.periodic_evaluation import EvaluationResult, PeriodicEvaluation
 from pld_ray.run_dir import RunDir, trainer_state
 from pld_ray.stop_request import StopRequest
@@ -96,6 +96,8 @@ class TrainingLoop:
                     "updates": algorithm.updates,
                     "residual_scale": algorithm.residual_scale,
                 }
+                if algorithm.base_policy_pool is not None:
+                    row |= pool_figures(algorithm.base_policy_pool.metrics())
                 self.record(row)
                 row |= self._evaluate(total, progress)
                 progress.update(

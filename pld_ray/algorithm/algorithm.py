@@ -88,7 +88,7 @@ class ResidualSAC(Algorithm):
         if config.base_policy_placement == "pool" and config.base_policy_type != "none":
             from pld_ray.base_policy import BasePolicyPool
 
-            pool = BasePolicyPool(path, **loader, **config.base_policy_pool)
+            pool = BasePolicyPool(path, loader_options=loader, **config.base_policy_pool)
             policy = pool.client()
         config.env_config = {**config.env_config, "base_policy": policy}
         if config.base_policy_prefetch:
@@ -189,6 +189,14 @@ class ResidualSAC(Algorithm):
         """Columns to the learner by reference."""
         if feed := self.account(batches):
             self._learn(batches=feed)
+            self.write_off(sum(self._on_learner(lambda learner: learner.take_lost_steps())))
+
+    def write_off(self, lost: int) -> None:
+        """Take back what was counted and then died with its node: it is owed no updates."""
+        self.stored_steps -= lost
+        self.update_debt -= lost * self.config.utd
+        if lost:
+            self.metrics.log_value("num_env_steps_lost", lost, reduce="lifetime_sum")
 
     def account(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Count what was sampled, once; the update debt grows by what will be stored.
@@ -238,7 +246,7 @@ class ResidualSAC(Algorithm):
     def _update(self) -> None:
         """Settle the debt: utd gradient steps per stored environment step, exactly."""
         num_updates = int(self.update_debt)
-        if num_updates == 0:
+        if num_updates <= 0:
             return
         self.update_debt -= num_updates
         with self.metrics.log_time((TIMERS, "learner_update_timer")):
@@ -350,6 +358,7 @@ class ResidualSAC(Algorithm):
             "episodes": self.episodes,
             "stored_steps": self.stored_steps,
             "collection_env_steps": self.collection.env_steps,
+            "collection_stored_steps": self.collection.stored_steps,
             "recent_success": self.recent_success,
             "calql_done": self.calql_done,
             "next_shard": self._next_shard,
@@ -382,6 +391,7 @@ class ResidualSAC(Algorithm):
         self.episodes = progress.get("episodes", 0)
         self.stored_steps = progress.get("stored_steps", 0)
         self.collection.env_steps = progress["collection_env_steps"]
+        self.collection.stored_steps = progress.get("collection_stored_steps", 0)
         self.recent_success = progress["recent_success"]
         self.calql_done = progress.get("calql_done", 0)
         self._next_shard = progress.get("next_shard", 0)

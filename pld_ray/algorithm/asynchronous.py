@@ -53,7 +53,7 @@ class AsynchronousLoop:
         self._request()
         batches = self._fetch()
         feed = algorithm.account(batches)
-        allowance = int(algorithm.update_debt)
+        allowance = max(0, int(algorithm.update_debt))
         if feed or allowance:
             algorithm.update_debt -= allowance
             self.outstanding += allowance
@@ -104,9 +104,10 @@ class AsynchronousLoop:
         """What the learner has done since; waits for something at most `wait_s`."""
         algorithm = self.algorithm
         told = algorithm._on_learner(lambda learner, wait_s: learner.poll(wait_s), wait_s=wait_s)
-        updates, weights, _ = told[0]
+        updates, weights = told[0].updates, told[0].weights
+        algorithm.write_off(sum(t.lost_steps for t in told))
         self.outstanding -= updates
         algorithm.updates += updates
         self.weights = weights or self.weights
         if updates:
-            algorithm.metrics.aggregate([m for _, _, m in told], key=LEARNER_RESULTS)
+            algorithm.metrics.aggregate([t.metrics for t in told], key=LEARNER_RESULTS)

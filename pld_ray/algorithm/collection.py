@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import ray
-
+from pld_ray.rollout.env_runner import fetch_columns
 from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
 from pld_ray.rollout.offline_cache import OfflineCache
 
@@ -27,6 +26,7 @@ class BaseCollection:
         self.collection_seed = config.collection_seed
         self.cache_folder = config.offline_cache
         self.env_steps = 0
+        self.stored_steps = 0  # of the warm-up, in the online ring
         self.offline: list[Columns] = []
         self.warmup: list[Columns] = []
         self._started = False
@@ -73,9 +73,9 @@ class BaseCollection:
         return sum(len(e["reward"]) - 1 for e in self.warmup)
 
     def _sort(self, batch: dict[str, Any]) -> None:
-        columns = batch["columns"]
-        if isinstance(columns, ray.ObjectRef):
-            columns = ray.get(columns)
+        columns = fetch_columns(batch["columns"])
+        if columns is None:  # they died with their node; others will be collected
+            return
         episodes = split_episodes(columns, batch["episode_lengths"])
         for episode, result in zip(episodes, batch["episodes"], strict=True):
             if result["success"] and len(self.offline) < self.params.offline_episodes:
@@ -87,6 +87,7 @@ class BaseCollection:
         """Feed both rings, take the observation statistics, hand over to the residual."""
         if self.params.warmup_steps == 0:  # the failures on the way to the successes are one
             self.warmup = []
+        self.stored_steps = self._warmup_steps()
         batches = []
         shards = max(1, algorithm.config.num_learners)
         for buffer, episodes in (("offline", self.offline), ("online", self.warmup)):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import pathlib
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -26,7 +28,7 @@ from pld_ray.algorithm.state_file import load_tree, save_tree
 from pld_ray.algorithm.stored_columns import make_replay, with_features
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
 from pld_ray.algorithm.update_thread import UpdateThread, Work
-from pld_ray.rollout.env_runner import PublishedWeights
+from pld_ray.rollout.env_runner import PublishedWeights, fetch_columns
 from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 
 UPDATE_STATE = "residual_sac_update"
@@ -37,6 +39,23 @@ CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
 
 class NonFiniteTrainingError(RuntimeError):
     """Training stopped at a loss that is not finite; the message names it and the saved batch."""
+
+
+@dataclass
+class Told:
+    """What a learner tells when it is polled.
+
+    Attributes:
+        updates: made since it was last polled.
+        weights: the newest publication; None if there was none since.
+        lost_steps: steps told of and never received.
+        metrics: reduced; None without an update.
+    """
+
+    updates: int
+    weights: PublishedWeights | None
+    lost_steps: int
+    metrics: Any = None
 
 
 class ReturnRangeError(ValueError):
@@ -68,6 +87,7 @@ class ResidualSACLearner(TorchLearner):
         )
         self.calql = CalQLInitialization(self.sac, self.replay.offline)
         self.thread: UpdateThread | None = None
+        self._lost_steps: collections.deque[int] = collections.deque()  # the thread writes too
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         params = self.config.residual_sac_params()
@@ -177,8 +197,15 @@ class ResidualSACLearner(TorchLearner):
         if self.thread is not None:
             self.thread.drain()
 
-    def poll(self, wait_s: float = 0.0) -> tuple[int, PublishedWeights | None, Any]:
-        """Updates made since the last call, newly published weights, metrics.
+    def take_lost_steps(self) -> int:
+        """Steps told of and never received, because their runner's node died; counts them once."""
+        lost = 0
+        while self._lost_steps:
+            lost += self._lost_steps.popleft()
+        return lost
+
+    def poll(self, wait_s: float = 0.0) -> Told:
+        """What the thread did since the last call.
 
         Args:
             wait_s: seconds to wait for an update at most.
@@ -191,8 +218,9 @@ class ResidualSACLearner(TorchLearner):
             progress = self.thread.poll(wait_s)
         except NonFiniteLossError as error:
             raise NonFiniteTrainingError(describe_failure(error, self.failure_dir)) from error
+        told = Told(progress.updates, progress.published, self.take_lost_steps())
         if not progress.updates:
-            return 0, progress.published, None
+            return told
         self.before_gradient_based_update(timesteps={})
         names = {name for figures in progress.figures for name in figures}
         for name in sorted(names):
@@ -203,7 +231,8 @@ class ResidualSACLearner(TorchLearner):
         )
         self._log_replay()
         self.after_gradient_based_update(timesteps={})
-        return progress.updates, progress.published, self.metrics.reduce()
+        told.metrics = self.metrics.reduce()
+        return told
 
     def _store_work(self, work: Work) -> None:
         for batch in work.batches:
@@ -234,8 +263,11 @@ class ResidualSACLearner(TorchLearner):
         if not batch["episode_lengths"]:
             return
         columns, lengths = batch["columns"], batch["episode_lengths"]
-        if isinstance(columns, ray.ObjectRef):
-            columns = ray.get(columns)
+        columns = fetch_columns(columns)
+        if columns is None:
+            skipped = batch.get("skip", [])
+            self._lost_steps.append(sum(n for k, n in enumerate(lengths) if k not in skipped))
+            return
         if batch.get("skip"):
             kept = [
                 episode

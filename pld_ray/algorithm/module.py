@@ -19,7 +19,11 @@ from pld_ray.networks.encoders import check_image_spaces
 from pld_ray.networks.grippers import compose_gripper
 
 BASE_ACTION = "base_action"
-VECTOR_KEYS = ("observation.state", "observation.environment_state")
+VECTOR_KEYS = (
+    "observation.state",
+    "observation.environment_state",
+    "observation.features",  # of the base policy
+)
 IMAGE_PREFIX = "observation.images."
 NON_INFERENCE = (
     "critic",

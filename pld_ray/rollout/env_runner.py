@@ -396,6 +396,16 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             self._evaluation_env.close()
 
 
+def fetch_columns(columns: Any) -> Any:
+    """The columns behind a reference (or themselves); None if they died with their node."""
+    if not isinstance(columns, ray.ObjectRef):
+        return columns
+    try:
+        return ray.get(columns)
+    except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError):
+        return None
+
+
 def describe_error(error: Exception) -> str:
     """What was raised, and where."""
     where = traceback.extract_tb(error.__traceback__)[-1]

@@ -12,7 +12,7 @@ import ray
 from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envs
-from pld_ray.base_policy import BasePolicy, NoBasePolicy, load_base_policy
+from pld_ray.base_policy import BasePolicy, NoBasePolicy
 from pld_ray.rollout.env_group import EnvGroup, InProcessEnvs, MakeEnv
 from pld_ray.rollout.subprocess_envs import SubprocessEnvs
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
@@ -57,7 +57,7 @@ def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
 def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
     """A picklable function that makes one environment from its settings."""
     entry_point = settings.get("entry_point")
-    known = ENV_KEYS if entry_point is None else {"entry_point", "kwargs"}
+    known = ENV_KEYS if entry_point is None else {"entry_point", "kwargs", "render_mode"}
     unknown = sorted(set(settings) - known)
     if unknown:
         raise ValueError(f"env_config has unknown keys {unknown}; known are {sorted(known)}")
@@ -70,7 +70,8 @@ def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
             f"env_config entry_point={entry_point!r} cannot be loaded ({error}): give it as "
             "'module:class', importable on every node"
         ) from error
-    return functools.partial(make, **(settings.get("kwargs") or {}))
+    render_mode = {"render_mode": settings["render_mode"]} if "render_mode" in settings else {}
+    return functools.partial(make, **(settings.get("kwargs") or {}), **render_mode)
 
 
 def make_env(name: str, env_config: Mapping[str, Any]) -> Any:
@@ -87,6 +88,9 @@ def make_base_policy(policy: BasePolicy | Mapping[str, Any], action_space: gym.S
     arguments = dict(policy)
     if arguments.pop("type", "lerobot") == "none":
         return NoBasePolicy((action_space.shape or (0,))[0])
+    # here: LeRobot costs 300 MB and seconds in every process, also in a pool's clients
+    from pld_ray.base_policy import load_base_policy
+
     return load_base_policy(**arguments)
 
 

@@ -15,6 +15,8 @@ from pld_ray.base_policy import BasePolicy, ChunkCache
 from pld_ray.rollout.env_group import Command, EnvGroup, InProcessEnvs, Outcome
 
 BASE_ACTION = "base_action"
+POLICY_FEATURES = "observation.features"
+"""What the base policy saw when it made the chunk that is being played, see `ChunkCache`."""
 
 Observation = dict[str, np.ndarray]
 
@@ -23,7 +25,8 @@ class BaseActionVectorEnv(VectorEnv):
     """N environments as one vector; the base policy is asked once per step.
 
     Each observation is the environment's own plus `base_action` [A] float32: what the frozen
-    policy would do there, clipped to the action space. Because it is part of the observation, the
+    policy would do there, clipped to the action space, and for a policy with features
+    `observation.features` [F] float32. Because it is part of the observation, the
     final observation of a truncated episode has one too, and training, evaluation and any stock
     RLlib code see the same thing.
 
@@ -53,9 +56,8 @@ class BaseActionVectorEnv(VectorEnv):
             base_policy, self.group.observation_space, self.group.action_space
         )
         self.single_action_space = actions
-        self.single_observation_space = gym.spaces.Dict(
-            {**observations.spaces, BASE_ACTION: actions}
-        )
+        self.single_observation_space = with_base_policy(base_policy, observations, actions)
+        self._has_features = bool(getattr(base_policy, "feature_dim", 0))
         self._low, self._high = actions.low, actions.high
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -141,6 +143,8 @@ class BaseActionVectorEnv(VectorEnv):
         batch = {key: np.stack([o.observation[key] for o in outcomes]) for key in names}
         self._last = [{key: batch[key][i] for key in names} for i in range(self.num_envs)]
         batch[BASE_ACTION] = np.clip(self.chunks.act(batch, self._tasks), self._low, self._high)
+        if self._has_features:
+            batch[POLICY_FEATURES] = self.chunks.features.copy()
         return batch
 
     def _info_dict(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -148,6 +152,16 @@ class BaseActionVectorEnv(VectorEnv):
         for i, outcome in enumerate(outcomes):
             infos = self._add_info(infos, outcome.info, i)
         return infos
+
+
+def with_base_policy(
+    policy: BasePolicy, observations: gym.spaces.Dict, actions: gym.spaces.Box
+) -> gym.spaces.Dict:
+    """The environment's observation space and what the base policy adds to it."""
+    spaces = {**observations.spaces, BASE_ACTION: actions}
+    if feature_dim := getattr(policy, "feature_dim", 0):
+        spaces[POLICY_FEATURES] = gym.spaces.Box(-np.inf, np.inf, (feature_dim,), np.float32)
+    return gym.spaces.Dict(spaces)
 
 
 def seed_per_env(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
@@ -181,17 +195,27 @@ def check_policy_matches(
             f"{action_space.shape[0]}: choose a policy trained for this environment "
             "(--policy.path) or another environment (--env.suite, --env.task)"
         )
+    missing = sorted(set(policy.input_features) - set(observation_space.spaces))
+    if missing:
+        raise ValueError(missing_observations(policy, missing, observation_space))
     for key, shape in policy.input_features.items():
-        space = observation_space.spaces.get(key)
-        if space is None:
-            raise ValueError(
-                f"the base policy needs {key!r}, which the environment does not give; it gives "
-                f"{sorted(observation_space.spaces)} (cameras are chosen with --env.cameras)"
-            )
         # images are declared channel-first by LeRobot and given channel-last by environments
-        given = tuple(space.shape or ())
+        given = tuple(observation_space.spaces[key].shape or ())
         if len(given) == 3:
             given = (given[2], *given[:2])
         if tuple(shape) != given:
             raise ValueError(f"the base policy needs {key!r} of shape {tuple(shape)}, not {given}")
     return observation_space, action_space
+
+
+def missing_observations(policy: BasePolicy, missing: list[str], given: gym.spaces.Dict) -> str:
+    """What the policy needs and the environment lacks, and how to mend it."""
+    from pld_ray.base_policy.lerobot_names import suggest_rename_map
+
+    needed, has = sorted(policy.input_features), sorted(given.spaces)
+    message = f"the base policy needs {needed}; the environment gives {has} and lacks {missing}"
+    renames = suggest_rename_map(needed, has)
+    if renames:
+        pairs = ", ".join(f"{env}: {own}" for env, own in renames.items())
+        return f"{message}. If these are the same things: --policy.rename_map='{{{pairs}}}'"
+    return f"{message} (cameras are chosen with --env.cameras=[image,image2])"

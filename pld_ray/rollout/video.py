@@ -39,7 +39,7 @@ def film_init_state(
         RenderingUnavailableError: no usable OpenGL library; the message says what to install.
     """
     config = {**env_config, "num_envs": 1, "render_mode": "rgb_array"}
-    if not config.get("cameras"):
+    if not config.get("cameras") and "entry_point" not in config:
         config["image_size"] = FRAME_SIZE
     env = DictInfoToList(factory.make_env(env_name, config))
     try:

@@ -1,13 +1,14 @@
 import pathlib
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from toy import CountingEnv, CountingPolicy
 
-from pld_ray.rollout.vector_env import BaseActionVectorEnv, seed_per_env
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, check_policy_matches, seed_per_env
 
 
 def test_base_action_is_the_chunk_played_open_loop_and_restarts_with_each_episode():
@@ -65,7 +66,10 @@ def test_base_action_is_clipped_to_the_action_space():
     ("change", "message"),
     [
         ({"action_dim": 7}, r"acts in 7 dimensions but the environment takes 3"),
-        ({"input_features": {"observation.images.image": (3, 8, 8)}}, r"needs 'observation.images"),
+        (
+            {"input_features": {"observation.images.image": (3, 8, 8)}},
+            r"lacks \['observation.images",
+        ),
         ({"input_features": {"observation.state": (9,)}}, r"of shape \(9,\), not \(2,\)"),
     ],
 )
@@ -84,3 +88,41 @@ def test_seeds_are_independent_children():
     assert seeds != seed_per_env(1, 4)
     with pytest.raises(ValueError, match="2 seeds for 3"):
         seed_per_env([1, 2], 3)
+
+
+class SeeingPolicy(CountingPolicy):
+    """Its feature is ten times the observation that it was asked with."""
+
+    feature_dim = 2
+
+    def infer_with_features(self, observations, tasks, env_ids, seeds=None):
+        features = 10 * observations["observation.state"]
+        return self.infer(observations, tasks, env_ids, seeds), features.astype(np.float32)
+
+
+def test_features_of_the_chunk_being_played_are_part_of_the_observation():
+    env = BaseActionVectorEnv([CountingEnv(length=9)], SeeingPolicy())
+    observation, _ = env.reset(seed=0)
+    assert env.single_observation_space["observation.features"].shape == (2,)
+    seen = [observation["observation.features"][0].tolist()]
+    for _ in range(3):
+        observation, _, _, _, _ = env.step(np.zeros((1, 3), dtype=np.float32))
+        seen.append(observation["observation.features"][0].tolist())
+    assert seen == [[0, 0], [0, 0], [0, 20], [0, 20]]  # chunks of two steps
+    assert env.observation_space.contains(observation)
+
+
+def test_a_policy_whose_cameras_have_other_names_is_told_the_rename_map():
+    class Looking(CountingPolicy):
+        input_features = {"observation.images.front": (3, 8, 8), "observation.state": (2,)}
+
+    picture = gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    given = gym.spaces.Dict(
+        {**CountingEnv().observation_space.spaces, "observation.images.image": picture}
+    )
+    with pytest.raises(ValueError, match="lacks") as raised:
+        check_policy_matches(Looking(), given, CountingEnv().action_space)
+    message = str(raised.value)
+    assert "--policy.rename_map='{observation.images.image: observation.images.front}'" in message
+    for name in ("observation.images.front", "observation.images.image", "observation.state"):
+        assert f"'{name}'" in message
