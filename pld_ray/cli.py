@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     from pld_ray.algorithm.learner import NonFiniteTrainingError, ReturnRangeError
     from pld_ray.algorithm.pretrained import PretrainedCriticError
     from pld_ray.config import ConfigError
-    from pld_ray.rollout.env_runner import EnvRunnerError
+    from pld_ray.rollout.messages import EnvRunnerError
     from pld_ray.rollout.offline_cache import OfflineCacheError
     from pld_ray.run_dir import RunError
 

@@ -285,7 +285,7 @@ class TrainConfig:
 
 
 def field_names(config_class: type, prefix: str = "") -> list[str]:
-    """Every dotted key of a nested dataclass, groups included."""
+    """Every dotted key of a nested dataclass, groups included; `key.*` where any may follow."""
     names = []
     hints = {f.name: f for f in dataclasses.fields(config_class)}
     for name, f in hints.items():
@@ -293,6 +293,8 @@ def field_names(config_class: type, prefix: str = "") -> list[str]:
         default = f.default_factory() if callable(f.default_factory) else None
         if dataclasses.is_dataclass(default):
             names += field_names(type(default), f"{prefix}{name}.")
+        if isinstance(default, dict):
+            names.append(f"{prefix}{name}.*")
     return names
 
 
@@ -323,7 +325,8 @@ def load_config(config_class: type, args: list[str]) -> Any:
 
 def check_key(key: str, known: list[str], where: str) -> None:
     """Refuse a key that no field has, naming the closest one."""
-    if key in known:
+    free = tuple(name[:-1] for name in known if name.endswith(".*"))
+    if key in known or key.startswith(free):
         return
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if not close:  # the right name in the wrong group

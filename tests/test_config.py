@@ -201,3 +201,20 @@ def test_every_cell_of_the_ablation_is_a_valid_run():
         configs["shipped"].algorithm
         == load_config(TrainConfig, [f"--config_path={ablation.TASK_PRESET}"]).algorithm
     )
+
+
+def test_mappings_with_keys_of_their_own_survive_the_file(tmp_path):
+    """`env.kwargs`, `rename_map` and placements hold names that no field has."""
+    config = load_config(
+        TrainConfig,
+        [
+            "--env.entry_point=envs.point:PointEnv",
+            "--env.kwargs={episode_length: 7}",
+            "--policy.rename_map={observation.images.image: observation.images.front}",
+            "--placement.learner={learning: 1}",
+        ],
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(config))
+    assert load_config(TrainConfig, [f"--config_path={path}"]) == config
+    assert config.env.kwargs == {"episode_length": 7}

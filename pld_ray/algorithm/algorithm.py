@@ -12,7 +12,6 @@ from ray.exceptions import RayActorError
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
     LEARNER_RESULTS,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
     TIMERS,
@@ -22,15 +21,15 @@ from pld_ray.algorithm.asynchronous import AsynchronousLoop
 from pld_ray.algorithm.collection import BaseCollection
 from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.algorithm.evaluation import Contestant, Evaluation
+from pld_ray.algorithm.rounds import Rounds
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
 from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.rollout import factory
-from pld_ray.rollout.env_runner import PublishedWeights, check_batches
+from pld_ray.rollout.messages import PublishedWeights, check_batches
 
 if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
 
-SAMPLE_TAG = "sample_columns"
 PROGRESS_FILE = "residual_sac.json"
 NOT_DATA = ("base_policy", "assets", "vectorization", "step_timeout_s", "reset_timeout_s")
 CALQL_SHARE = 200  # steps of one training step of the initialisation
@@ -63,12 +62,13 @@ class ResidualSAC(Algorithm):
         self.failure_dir: str | None = None  # for the batch of a non-finite loss; None is logdir
         self.last_evaluation: list[dict[str, Any]] = []
         self.recent_success: list[bool] = []
-        self._published_updates = 0
+        self.published_updates = 0
         self.calql_done = 0
         self.calql_rows: list[dict[str, float]] = []  # figures along the initialisation
-        self._next_shard = 0
+        self.next_shard = 0
         self.episodes = 0
         self.stored_steps = 0
+        self.rounds = Rounds(self)
         self.loop: AsynchronousLoop | None = None
         self.base_policy_pool = self._start_base_policy()
         super().setup(config)
@@ -108,17 +108,8 @@ class ResidualSAC(Algorithm):
             return
         if self.loop is not None:
             self.loop.step()
-            return
-        if self.config.sampling == "synchronous":
-            batches = self._receive_samples(self._request_samples())
-            self._feed(batches)
-            self._update()
-        else:  # pipelined: the updates are made while the runners step, in a fixed order
-            pending = self._request_samples()
-            self._update()
-            batches = self._receive_samples(pending)
-            self._feed(batches)
-        self._publish()
+        else:
+            self.rounds.step()
 
     def initialize(self) -> None:
         """Collection and the critic's initialisation alone."""
@@ -158,100 +149,10 @@ class ResidualSAC(Algorithm):
         if self.calql_done >= params.calql_steps:
             self.begin_online()
 
-    def _request_samples(self, base_only: bool = False) -> dict[str, Any]:
-        """Ask every runner for its share; remote ones work while the learner updates."""
-        group = self.env_runner_group
-        runners = group.num_healthy_remote_env_runners()
-        steps = max(1, self.config.sample_steps // max(1, runners))
-        kwargs = {
-            "num_steps": steps,
-            "base_only": base_only,
-            "weights_updates": self._published_updates,
-        }
-        if group.num_remote_env_runners() > 0:
-            group.foreach_env_runner_async("sample_columns_ref", tag=SAMPLE_TAG, kwargs=kwargs)
-        return kwargs
-
-    def _receive_samples(self, kwargs: dict[str, Any]) -> list[dict[str, Any]]:
-        """Wait for the requested samples; batches in the order of the runners."""
-        group = self.env_runner_group
-        with self.metrics.log_time((TIMERS, "env_runner_sampling_timer")):
-            if group.num_remote_env_runners() == 0:
-                batches = [group.local_env_runner.sample_columns(**kwargs)]
-            else:
-                ready = group.fetch_ready_async_reqs(tags=SAMPLE_TAG, timeout_seconds=None)
-                batches = [batch for _, batch in sorted(ready, key=lambda item: item[0])]
-                check_batches(batches)
-        self.metrics.aggregate([b.pop("metrics") for b in batches], key=ENV_RUNNER_RESULTS)
-        return batches
-
-    def _feed(self, batches: list[dict[str, Any]]) -> None:
-        """Columns to the learner by reference."""
-        if feed := self.account(batches):
-            self._learn(batches=feed)
-            self.write_off(sum(self._on_learner(lambda learner: learner.take_lost_steps())))
-
-    def write_off(self, lost: int) -> None:
-        """Take back what was counted and then died with its node: it is owed no updates."""
-        self.stored_steps -= lost
-        self.update_debt -= lost * self.config.utd
-        if lost:
-            self.metrics.log_value("num_env_steps_lost", lost, reduce="lifetime_sum")
-
-    def account(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Count what was sampled, once; the update debt grows by what will be stored.
-
-        Episodes whose first weights are more than `max_staleness` updates old are not stored.
-
-        Returns:
-            What the learner is to store.
-        """
-        feed = []
-        self.env_steps += sum(b["num_env_steps"] for b in batches)
-        for b in batches:
-            self.episodes += len(b["episodes"])
-            for episode in b["episodes"]:
-                self.schedule.on_episode(episode["success"])
-            self.recent_success += [episode["success"] for episode in b["episodes"]]
-            stale = self._stale_episodes(b)
-            lengths = [n for k, n in enumerate(b["episode_lengths"]) if k not in stale]
-            if lengths:
-                share = {k: b[k] for k in ("columns", "episode_lengths")}
-                share |= {"buffer": "online", "shard": self._next_shard, "skip": stale}
-                feed.append(share)
-                self._next_shard += 1
-            self.stored_steps += sum(lengths)
-            self.update_debt += sum(lengths) * self.config.utd
-        self.recent_success = self.recent_success[-50:]
-        return feed
-
-    def _stale_episodes(self, batch: dict[str, Any]) -> list[int]:
-        """Which stored episodes of the batch are too old; staleness, in updates, is logged."""
-        stored = [e for e in batch["episodes"] if e["length"] > e["probe_steps"]]
-        staleness = [self.updates - e["weights_updates"] for e in stored]
-        for value in staleness:
-            self.metrics.log_value("staleness_mean", value, reduce="mean", window=50)
-            self.metrics.log_value("staleness_max", value, reduce="max", window=50)
-        limit = self.config.max_staleness
-        stale = [k for k, value in enumerate(staleness) if limit is not None and value > limit]
-        if stale:
-            self.metrics.log_value("num_episodes_too_stale", len(stale), reduce="lifetime_sum")
-        return stale
-
     @property
     def residual_scale(self) -> float:
         """beta_t of the schedule at this moment."""
         return self.schedule.value(self.env_steps - self.collection.env_steps)
-
-    def _update(self) -> None:
-        """Settle the debt: utd gradient steps per stored environment step, exactly."""
-        num_updates = int(self.update_debt)
-        if num_updates <= 0:
-            return
-        self.update_debt -= num_updates
-        with self.metrics.log_time((TIMERS, "learner_update_timer")):
-            self._learn(num_updates=num_updates, residual_scale=self.residual_scale)
-        self.updates += num_updates
 
     def _learn(self, **kwargs: Any) -> list[Any]:
         """One `ResidualSACLearner.update` call on every learner; their metrics."""
@@ -275,7 +176,7 @@ class ResidualSAC(Algorithm):
                 inference_only=True,
                 timeout_seconds=None,
             )
-        self._published_updates = self.updates
+        self.published_updates = self.updates
 
     # --- evaluation ------------------------------------------------------------------------------
 
@@ -361,7 +262,7 @@ class ResidualSAC(Algorithm):
             "collection_stored_steps": self.collection.stored_steps,
             "recent_success": self.recent_success,
             "calql_done": self.calql_done,
-            "next_shard": self._next_shard,
+            "next_shard": self.next_shard,
             "schedule": self.schedule.state_dict(),
         }
         write_json_atomically(pathlib.Path(checkpoint_dir) / PROGRESS_FILE, progress)
@@ -394,7 +295,7 @@ class ResidualSAC(Algorithm):
         self.collection.stored_steps = progress.get("collection_stored_steps", 0)
         self.recent_success = progress["recent_success"]
         self.calql_done = progress.get("calql_done", 0)
-        self._next_shard = progress.get("next_shard", 0)
+        self.next_shard = progress.get("next_shard", 0)
         self.schedule.load_state_dict(progress["schedule"])
         self.restart_runners(self.run_seed)
         self.env_runner_group.foreach_env_runner(

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS, TIMERS
 
+from pld_ray.algorithm.accounting import account, write_off
 from pld_ray.algorithm.update_thread import Work
-from pld_ray.rollout.env_runner import PublishedWeights, check_batches
+from pld_ray.rollout.messages import PublishedWeights, check_batches
 
 if TYPE_CHECKING:
     from pld_ray.algorithm.algorithm import ResidualSAC
@@ -52,7 +53,7 @@ class AsynchronousLoop:
         algorithm = self.algorithm
         self._request()
         batches = self._fetch()
-        feed = algorithm.account(batches)
+        feed = account(algorithm, batches)
         allowance = max(0, int(algorithm.update_debt))
         if feed or allowance:
             algorithm.update_debt -= allowance
@@ -105,7 +106,7 @@ class AsynchronousLoop:
         algorithm = self.algorithm
         told = algorithm._on_learner(lambda learner, wait_s: learner.poll(wait_s), wait_s=wait_s)
         updates, weights = told[0].updates, told[0].weights
-        algorithm.write_off(sum(t.lost_steps for t in told))
+        write_off(algorithm, sum(t.lost_steps for t in told))
         self.outstanding -= updates
         algorithm.updates += updates
         self.weights = weights or self.weights

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.rollout.env_runner import fetch_columns
 from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
+from pld_ray.rollout.messages import fetch_columns
 from pld_ray.rollout.offline_cache import OfflineCache
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class BaseCollection:
                 return
             algorithm.restart_runners(self.collection_seed)
         if self._incomplete():
-            request = algorithm._request_samples(base_only=True)
-            batches = algorithm._receive_samples(request)
+            request = algorithm.rounds.request(base_only=True)
+            batches = algorithm.rounds.receive(request)
             algorithm.env_steps += sum(b["num_env_steps"] for b in batches)
             self.env_steps = algorithm.env_steps
             for batch in batches:

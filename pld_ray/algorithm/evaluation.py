@@ -11,7 +11,7 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.rollout.env_runner import PublishedWeights, check_batches
+from pld_ray.rollout.messages import PublishedWeights, check_batches
 
 if TYPE_CHECKING:
     from pld_ray.algorithm.algorithm import ResidualSAC

@@ -28,8 +28,8 @@ from pld_ray.algorithm.state_file import load_tree, save_tree
 from pld_ray.algorithm.stored_columns import make_replay, with_features
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
 from pld_ray.algorithm.update_thread import UpdateThread, Work
-from pld_ray.rollout.env_runner import PublishedWeights, fetch_columns
 from pld_ray.rollout.episode import concatenate_episodes, split_episodes
+from pld_ray.rollout.messages import PublishedWeights, fetch_columns
 
 UPDATE_STATE = "residual_sac_update"
 # columns come read-only out of the object store; they are copied into the ring and never written

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
-import pathlib
 import time
-import traceback
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,23 +19,11 @@ from pld_ray.rollout import factory
 from pld_ray.rollout.episode import Columns, EpisodeBuilder, concatenate_episodes
 from pld_ray.rollout.evaluation import EpisodeResult, play_init_states
 from pld_ray.rollout.exploration import ExplorationNoise
+from pld_ray.rollout.messages import PublishedWeights, describe_error
 from pld_ray.rollout.vector_env import BASE_ACTION, Observation
 from pld_ray.rollout.video import film_init_state
 
 METRICS_INTERVAL_S = 1.0
-
-
-class EnvRunnerError(RuntimeError):
-    """Something in a runner raised; the message says what and where."""
-
-
-@dataclass(frozen=True)
-class PublishedWeights:
-    """What runners act with: the module's inference state, and how many updates it has seen."""
-
-    updates: int
-    state: Any
-    """Reference to the state in the object store."""
 
 
 @dataclass
@@ -394,26 +380,3 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         super().stop()
         if self._evaluation_env is not None:
             self._evaluation_env.close()
-
-
-def fetch_columns(columns: Any) -> Any:
-    """The columns behind a reference (or themselves); None if they died with their node."""
-    if not isinstance(columns, ray.ObjectRef):
-        return columns
-    try:
-        return ray.get(columns)
-    except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError):
-        return None
-
-
-def describe_error(error: Exception) -> str:
-    """What was raised, and where."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({pathlib.Path(where.filename).name}:{where.lineno})"
-
-
-def check_batches(batches: list[dict[str, Any]]) -> None:
-    """Raise EnvRunnerError if a runner told of an error instead of a batch."""
-    for batch in batches:
-        if "error" in batch:
-            raise EnvRunnerError(f"an env runner cannot go on: {batch['error']}")

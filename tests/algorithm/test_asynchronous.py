@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import ray
 
+from pld_ray.algorithm.accounting import account
 from pld_ray.algorithm.algorithm import LearnerLostError
 from pld_ray.algorithm.config import ResidualSACConfig
-from pld_ray.rollout.env_runner import EnvRunnerError
+from pld_ray.rollout.messages import EnvRunnerError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,7 +107,7 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored(build):
         "num_env_steps": 6,
     }
     before = algorithm.env_steps, algorithm.stored_steps, algorithm.update_debt
-    (fed,) = algorithm.account([batch])
+    (fed,) = account(algorithm, [batch])
     assert fed["skip"] == [0]
     after = algorithm.env_steps, algorithm.stored_steps, algorithm.update_debt
     assert [a - b for a, b in zip(after, before, strict=True)] == [6, 3, 3]

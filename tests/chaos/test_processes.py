@@ -91,13 +91,19 @@ def test_a_tracking_server_that_goes_and_returns_has_every_point_once(server, st
     server.kill()
     before = len(rows(folder))
     wait_for(lambda: len(rows(folder)) > before + 3, "training without a server")
+    during = rows(folder)[-1]["env_steps"]
     server.start()
-    run.send_signal(signal.SIGTERM)
-    assert run.wait(timeout=300) == 0
     client = MlflowClient(server.uri)
     (experiment,) = [e for e in client.search_experiments() if e.name == "pld-ray"]
     (logged,) = client.search_runs([experiment.experiment_id])
-    points = client.get_metric_history(logged.info.run_id, "train/success_rate")
+
+    def history():
+        return client.get_metric_history(logged.info.run_id, "train/success_rate")
+
+    wait_for(lambda: max(p.step for p in history()) >= during, "what was missed to be sent")
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(timeout=300) == 0
+    points = history()
     wanted = [row["env_steps"] for row in rows(folder) if row.get("train/success_rate") is not None]
     assert sorted(p.step for p in points) == sorted(wanted)
 
