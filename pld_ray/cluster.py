@@ -39,9 +39,10 @@ def start_ray(config: TrainConfig) -> bool:
         try:
             ray.init(address=address, **quiet)
         except ConnectionError as error:
+            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise ConfigError(
-                f"no Ray cluster answers at {address}: start one (`ray start --head`), or leave "
-                "out --ray_address to run on this machine alone"
+                f"no Ray cluster answers at {address} ({reason[0]}): start one (`ray start "
+                "--head`), or leave out --ray_address to run on this machine alone"
             ) from error
         return True
     needed = sum(r.get("CPU", 0.0) for _, r in demands(config))
