@@ -7,7 +7,7 @@ RUN := OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 RAY_ACCEL_ENV_VAR_OVERRIDE_ON
 DEMO := outputs/demo
 SEED ?= 0
 
-.PHONY: demo test test-learning lint setup bench clean
+.PHONY: demo test test-learning test-chaos lint setup bench clean
 
 setup: $(STAMP)
 
@@ -31,13 +31,16 @@ test: setup  ## static checks and every test but the slow learning runs
 test-learning: setup  ## slow end-to-end learning runs
 	@$(RUN) $(BIN)/python -m pytest -m learning
 
+test-chaos: setup  ## nodes and servers killed under a run
+	@$(RUN) $(BIN)/python -m pytest tests/chaos -m "chaos or not chaos"
+
 lint: setup
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@$(BIN)/mypy
 
 bench: setup  ## every benchmark, one after the other
-	@for b in learner replay env; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
+	@for b in learner replay env pool scale; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
 
 clean:
 	rm -rf $(VENV) outputs

@@ -78,6 +78,7 @@ def server(tmp_path):
     made.kill()
 
 
+@pytest.mark.chaos
 def test_a_tracking_server_that_goes_and_returns_has_every_point_once(server, start_run, tmp_path):
     folder = tmp_path / "run"
     run = start_run(
