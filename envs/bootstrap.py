@@ -49,7 +49,7 @@ def import_libero() -> ModuleType:
     Raises:
         ImportError: LIBERO is not installed.
     """
-    config_dir = _ensure_config(_libero_root())
+    config_dir = _ensure_config(libero_root())
     os.environ["LIBERO_CONFIG_PATH"] = str(config_dir)
     with _quiet_import(), _gl_disabled():
         macros = _preset_robosuite_macros()
@@ -64,10 +64,33 @@ def import_libero() -> ModuleType:
     module.config_file = str(config_dir / "config.yaml")
     # The "assets" entry of the configuration is not read by LIBERO: its cache is the only hook,
     # and any existing folder there keeps it from downloading.
-    assets = _configured_assets(config_dir)
+    assets = _read_assets_entry(config_dir)
     assets.mkdir(parents=True, exist_ok=True)
     module._assets_path_cache = str(assets)
     return cast(ModuleType, module)
+
+
+def use_assets(folder: Path) -> None:
+    """Let every LIBERO environment that this process builds from now on load from `folder`."""
+    module: Any = import_libero()
+    module._assets_path_cache = str(folder)
+
+
+def libero_root() -> Path:
+    """The folder of the installed `libero.libero`, found without importing it.
+
+    Raises:
+        ImportError: LIBERO is not installed.
+    """
+    spec = importlib.util.find_spec("libero")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("LIBERO is not installed: pip install hf-libero.")
+    return Path(next(iter(spec.submodule_search_locations))) / "libero"
+
+
+def configured_assets() -> Path:
+    """The assets folder that LIBERO's configuration names; it need not hold anything."""
+    return _read_assets_entry(_ensure_config(libero_root()))
 
 
 def available_backends() -> list[str]:
@@ -138,13 +161,6 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(part, path)
 
 
-def _libero_root() -> Path:
-    spec = importlib.util.find_spec("libero")
-    if spec is None or not spec.submodule_search_locations:
-        raise ImportError("LIBERO is not installed: pip install hf-libero.")
-    return Path(next(iter(spec.submodule_search_locations))) / "libero"
-
-
 def _ensure_config(root: Path) -> Path:
     chosen = os.environ.get("LIBERO_CONFIG_PATH")
     if chosen:
@@ -190,7 +206,7 @@ def _preset_robosuite_macros() -> ModuleType:
     return cast(ModuleType, macros)
 
 
-def _configured_assets(config_dir: Path) -> Path:
+def _read_assets_entry(config_dir: Path) -> Path:
     config_file = config_dir / "config.yaml"
     config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
     if not isinstance(config, dict) or "assets" not in config:

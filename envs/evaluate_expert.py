@@ -14,8 +14,8 @@ import numpy as np
 
 from envs.experts import Perception, PickPlaceExpert
 from envs.libero import LiberoEnv
-from envs.pld_tabletop import DEFAULT_TASK, SUITE
-from envs.suites import suite_tasks
+from envs.pld_tabletop import SUITE
+from envs.suites import default_task, suite_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +64,10 @@ def evaluate(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", default=DEFAULT_TASK, help="a task name, or all")
-    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--suite", default=SUITE)
+    parser.add_argument("--task", help="a task's name or number, or all")
+    parser.add_argument("--assets", help="folder of LIBERO's assets")
+    parser.add_argument("--episodes", type=int, default=100, help="at most all stored states")
     parser.add_argument("--gain", type=float, default=2.0)
     parser.add_argument("--action-noise", type=float, default=0.0)
     parser.add_argument("--bias-std", type=float, nargs="*", default=[0.0], help="metres")
@@ -75,9 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--angle", type=float, default=0.0, help="radians")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    tasks = suite_tasks(SUITE) if options.task == "all" else [options.task]
-    for task in tasks:
-        env = LiberoEnv(SUITE, task)
+    all_tasks = suite_tasks(options.suite)
+    named = options.task or default_task(options.suite)
+    for task in all_tasks if named == "all" else [named]:
+        env = LiberoEnv(options.suite, task, assets=options.assets)
+        episodes = min(options.episodes, env.num_init_states)
         for bias_std in options.bias_std:
             for scale_error in options.scale_error:
                 perception = Perception(scale_error, options.angle, bias_std)
@@ -86,12 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     perception,
                     options.gain,
                     options.action_noise,
-                    options.episodes,
+                    episodes,
                     options.seed,
                 )
                 print(
-                    f"{task}: {perception}: success {score.success_rate:.2f} of {score.episodes}, "
-                    f"{score.mean_steps:.0f} steps",
+                    f"{env.task_name}: {perception}: success {score.success_rate:.2f} "
+                    f"of {score.episodes}, {score.mean_steps:.0f} steps",
                     flush=True,
                 )
         env.close()

@@ -12,8 +12,6 @@ OPEN, CLOSE = -1.0, 1.0
 
 HOVER = 0.10  # approach this far above the grasp
 PALM_CLEARANCE = 0.04  # from the fingertips' centre up to the palm: tall things are held higher
-CARRY_HEIGHT = 0.17  # lift the target by this much
-DROP_HEIGHT = 0.13  # of the hand above the bin's base when the gripper opens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +25,52 @@ class Perception:
         scale_error: relative error of distances from the centre; 0.35 puts 8 cm at 10.8 cm.
         angle: rotation about the centre, radians.
         bias_std: standard deviation of each component of b, metres.
+        offset: constant part of b, metres.
     """
 
     scale_error: float = 0.0
     angle: float = 0.0
     bias_std: float = 0.0
+    offset: tuple[float, float] = (0.0, 0.0)
 
     def see(self, xy: np.ndarray, center: np.ndarray, bias: np.ndarray) -> np.ndarray:
         """The perceived position [2] of something at `xy` [2]."""
         cos, sin = np.cos(self.angle), np.sin(self.angle)
         rotation = np.array([[cos, -sin], [sin, cos]])
-        return center + (1.0 + self.scale_error) * rotation @ (xy - center) + bias
+        away = (1.0 + self.scale_error) * rotation @ (xy - center)
+        return center + away + bias + self.offset
+
+
+@dataclasses.dataclass(frozen=True)
+class Grip:
+    """How one kind of thing is taken and put down, metres.
+
+    Attributes:
+        offset: in the plane, from the thing's centre to the hand; a bowl is held by its rim.
+        below_top: the hand's depth below the thing's top; None is its middle, or higher if the
+            palm would touch.
+        lift: how far the hand rises before it crosses over.
+        release: height of the hand above the goal's origin when the gripper opens.
+        closing: steps that the gripper needs to hold the thing; a thin rim more than a can.
+    """
+
+    offset: tuple[float, float] = (0.0, 0.0)
+    below_top: float | None = None
+    lift: float = 0.17
+    release: float = 0.13
+    closing: int = 5
+
+
+BIN = Grip()
+BASKET = Grip(lift=0.24, release=0.19, closing=8)
+BOWL_ON_PLATE = Grip(offset=(0.0, 0.048), below_top=0.020, lift=0.15, release=0.05, closing=12)
+
+
+def choose_grip(target: str, goal: str) -> Grip:
+    """The grip for an object and the place it goes to, by their names."""
+    if "bowl" in target:
+        return BOWL_ON_PLATE
+    return BASKET if "basket" in goal else BIN
 
 
 class PickPlaceExpert:
@@ -73,8 +106,10 @@ class PickPlaceExpert:
         self._rng = rng
         bias = self._perception.bias_std * rng.standard_normal(2)
         seen = self._perception.see(view["target_pos"][:2], view["region_center"], bias)
-        raised = max(0.0, view["target_top"] - PALM_CLEARANCE)
-        self._grasp = np.array([*seen, view["target_pos"][2] + raised])
+        self._grip = choose_grip(view["target"], view["goal"])
+        self._grasp = np.array(
+            [*(seen + self._grip.offset), view["target_pos"][2] + self._height(view["target_top"])]
+        )
         self._lift_only = view["lift_only"]
         self._phase = 0
         self._waited = 0
@@ -97,6 +132,12 @@ class PickPlaceExpert:
         action[6] = gripper
         return np.clip(action, -1.0, 1.0).astype(np.float32)
 
+    def _height(self, target_top: float) -> float:
+        """Of the hand over the target's origin when the gripper closes."""
+        if self._grip.below_top is not None:
+            return target_top - self._grip.below_top
+        return max(0.0, target_top - PALM_CLEARANCE)
+
     def _plan(self, hand: np.ndarray, goal: np.ndarray) -> tuple[np.ndarray, float, bool]:
         """Waypoint [3], gripper command and whether the phase is over (reached or timed out)."""
         grasp, waited = self._grasp, self._waited
@@ -108,15 +149,17 @@ class PickPlaceExpert:
         if self._phase == 1:  # down to it
             return grasp, OPEN, abs(hand[2] - grasp[2]) < 0.008 or waited > 40
         if self._phase == 2:  # close the gripper
-            return grasp, CLOSE, waited >= 5
+            return grasp, CLOSE, waited >= self._grip.closing
+        carry = grasp[2] + self._grip.lift
         if self._phase == 3:  # up
-            waypoint = grasp + CARRY_HEIGHT * above
+            waypoint = np.array([*grasp[:2], carry])
             return waypoint, CLOSE, not self._lift_only and waypoint[2] - hand[2] < 0.03
-        if self._phase == 4:  # across to the bin
-            waypoint = np.array([*goal[:2], grasp[2] + CARRY_HEIGHT])
+        over = goal[:2] + self._grip.offset
+        if self._phase == 4:  # across to the goal
+            waypoint = np.array([*over, carry])
             return waypoint, CLOSE, _flat(waypoint - hand) < 0.02 or waited > 60
-        waypoint = np.array([*goal[:2], goal[2] + DROP_HEIGHT])
-        if self._phase == 5:  # down into it
+        waypoint = np.array([*over, goal[2] + self._grip.release])
+        if self._phase == 5:  # down to it
             return waypoint, CLOSE, abs(hand[2] - waypoint[2]) < 0.012 or waited > 25
         return waypoint, OPEN, False  # let go
 

@@ -9,6 +9,7 @@ controller (`envs.osc`) reads the simulation through indices and preallocated ar
 # ruff: noqa: E402  mujoco opens graphics libraries unless the bootstrap imports it
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -74,24 +75,30 @@ class FastStep:
         self._finger_bias = (0.5 * (ctrl_range[:, 1] + ctrl_range[:, 0])).tolist()
         self._finger_weight = (0.5 * (ctrl_range[:, 1] - ctrl_range[:, 0])).tolist()
 
-    def __call__(self, action: np.ndarray) -> bool:
+    def __call__(
+        self, action: np.ndarray, observe: Callable[[], None] | None = None, substep: int = -1
+    ) -> bool:
         """Advance one control period under `action` [7] float64; answer whether the task is done.
 
-        Observables are not updated: read the state from the simulation.
+        robosuite's observables are not updated: `observe` is called after the substep numbered
+        `substep` (of 25; -1 is the last) and reads what it wants from the simulation.
         """
         env, model, data, controller = self._env, self._model, self._data, self._robot.controller
         env.timestep += 1
         fingers = np.broadcast_to(self._robot.gripper.current_action, 2).tolist()
         closing = float(np.sign(action[6])) * self._robot.gripper.speed
-        for substep in range(self._substeps):
+        observed = substep % self._substeps
+        for number in range(self._substeps):
             mujoco.mj_step1(model, data)
-            if substep == 0:
+            if number == 0:
                 self._set_goal(controller, action[:6])
             self._command_arm(controller)
             fingers = [_clip(fingers[0] - closing), _clip(fingers[1] + closing)]
             for i, actuator in enumerate(self._fingers):
                 self._ctrl[actuator] = self._finger_bias[i] + self._finger_weight[i] * fingers[i]
             mujoco.mj_step2(model, data)
+            if observe is not None and number == observed:
+                observe()
         self._robot.gripper.current_action = np.array(fingers)
         env.cur_time += env.control_timestep
         env._post_process()

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from envs import bootstrap, pld_tabletop
+from envs import bootstrap, pld_tabletop, simulation
 from envs.init_states import load_init_states
-from envs.observations import (
-    ENVIRONMENT_STATE,
-    ENVIRONMENT_STATE_DIM,
-    IMAGES,
-    STATE,
-    STATE_DIM,
-    SceneReader,
-)
-from envs.seeding import global_numpy_seed
+from envs.observations import ENVIRONMENT_STATE, IMAGES, STATE, STATE_DIM
+from envs.rendering import CAMERAS, REFERENCE, RENDERINGS, Camera
+from envs.seeding import global_numpy_seed, literal_numpy_seed
+from envs.simulation import ACTION_DIM, CONTROL_MODES
 from envs.suites import find_task
+from envs.task_geometry import TaskGeometry
 
-CAMERAS = {"image": "agentview", "image2": "robot0_eye_in_hand"}  # LeRobot's name -> LIBERO's
-ACTION_DIM = 7
 SETTLING_STEPS = 10
+LAST_SUBSTEP = -1
+# LIBERO samples its observations once in the 25 substeps of a control period: in the last one
+# after a plain reset, but one substep earlier for each further forced update, and setting a stored
+# state forces one. What LeRobot's environment shows is therefore 2 ms older than the simulation.
+STORED_STATE_SUBSTEP = 23
 _IDLE = np.array([0.0] * 6 + [-1.0])  # no motion, gripper open
 _PLACEMENT_ATTEMPTS = 20
 
@@ -33,9 +33,10 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     """A LIBERO task with state observations, and camera images on request.
 
     Observations are a dict: "observation.state" [8] float32 (see `SceneReader.state`),
-    "observation.environment_state" [24] float32 (see `SceneReader.environment_state`) and, for each
-    name in `cameras`, "observation.images.<name>" [image_size, image_size, 3] uint8, turned by 180
-    degrees like LeRobot's LIBERO processor does.
+    "observation.environment_state" float32 (see `SceneReader.environment_state` for
+    `pld_tabletop`, `EntityReader.environment_state` for LIBERO's suites) and, for each name in
+    `cameras`, "observation.images.<name>" [image_size, image_size, 3] uint8, turned by 180 degrees
+    like LeRobot's LIBERO processor does.
 
     An action [7] float32 in [-1, 1] is a position change (1 = 5 cm), a rotation change (1 = 0.5
     rad) and the gripper (-1 opens, +1 closes), for 50 ms. The reward is 1 in the step that solves
@@ -43,8 +44,11 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     "task" (the instruction), "task_id" and "init_state_id" (-1 when the placement was sampled).
 
     `reset(options={"init_state_id": i})` starts from the i-th stored state; without it the
-    placement is drawn from the BDDL regions. The simulation is built at the first reset, so that an
-    instance can be sent to another process first.
+    placement is drawn from the BDDL regions. Stored states hold joint positions only: in LIBERO's
+    suites fixtures (cabinet, stove) are placed anew at each reset, by `seed` as in LeRobot's
+    environment or, without one, by the init state's number, so that a stored start is always the
+    same. The simulation is built at the first reset, so that an instance can be sent to another
+    process first, and looks for its assets there.
 
     Args:
         suite: name of the suite, see `envs.suites.suite_names`.
@@ -53,6 +57,10 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         image_size: height and width of the images in pixels.
         episode_length: steps until truncation; None is the suite's horizon.
         fast_step: use `FastStep` (bit-identical physics) instead of robosuite's own step.
+        assets: folder of LIBERO's assets or "hub", see `envs.assets.resolve_assets`.
+        rendering: "reference" or "fast", see `envs.rendering.Camera`.
+        control_mode: "relative", or "absolute": the action's first six components are then the
+            pose to go to, position (m, world) and axis-angle (rad).
 
     Raises:
         ValueError: unknown suite, task or camera, or a number out of range.
@@ -72,6 +80,9 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         episode_length: int | None = None,
         fast_step: bool = True,
         render_mode: str | None = None,
+        assets: str | Path | None = None,
+        rendering: str = REFERENCE,
+        control_mode: str = "relative",
     ) -> None:
         self._spec = find_task(suite, task)
         cameras = (cameras,) if isinstance(cameras, str) else tuple(cameras)
@@ -84,6 +95,10 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             raise ValueError(f"episode_length must be positive, not {episode_length}.")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None or 'rgb_array', not {render_mode!r}.")
+        if rendering not in RENDERINGS:
+            raise ValueError(f"rendering must be one of {RENDERINGS}, not {rendering!r}.")
+        if control_mode not in CONTROL_MODES:
+            raise ValueError(f"control_mode must be one of {CONTROL_MODES}, not {control_mode!r}.")
         self._renders = bool(cameras) or render_mode is not None
         if self._renders:
             bootstrap.enable_rendering()
@@ -92,18 +107,21 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         self.episode_length = episode_length or self._spec.horizon
         self.render_mode = render_mode
         self._use_fast_step = fast_step
+        self._assets = assets
+        self._rendering = rendering
+        self._control_mode = control_mode
 
         frame = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
         self.observation_space = spaces.Dict(
             {
                 STATE: spaces.Box(-np.inf, np.inf, (STATE_DIM,), np.float32),
                 ENVIRONMENT_STATE: spaces.Box(
-                    -np.inf, np.inf, (ENVIRONMENT_STATE_DIM,), np.float32
+                    -np.inf, np.inf, (simulation.environment_state_dim(suite),), np.float32
                 ),
                 **{IMAGES + name: frame for name in cameras},
             }
         )
-        self.action_space = spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
+        self.action_space = simulation.action_space(control_mode)
         self._control_env: Any = None
         self._init_states: np.ndarray | None = None
         self._steps = 0
@@ -118,7 +136,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     @property
     def task_description(self) -> str:
         """The instruction in words."""
-        return self._spec.name.replace("_", " ")
+        return self._spec.language
 
     @property
     def task_id(self) -> int:
@@ -145,16 +163,16 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             raise ValueError(f"Unknown reset options {sorted(unknown)}: 'init_state_id' is known.")
         init_state_id = options.get("init_state_id")
         self._build()
-        self._place_objects()
+        self._place_objects(init_state_id if seed is None else seed)
         if init_state_id is None:
             self._init_state_id = -1
         else:
             self._set_stored_state(int(init_state_id))
-        for _ in range(SETTLING_STEPS):
-            self._advance(_IDLE)
+        self._settle()
+        self._env.robots[0].controller.use_delta = self._control_mode == "relative"
         self._steps = 0
         self._started = True
-        return self._observation(), self._info(is_success=False)
+        return self._observation, self._info(is_success=False)
 
     def step(
         self, action: np.ndarray
@@ -167,28 +185,20 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             raise ValueError(f"action must have shape ({ACTION_DIM},), not {command.shape}.")
         if not np.isfinite(command).all():
             raise ValueError(f"action must be finite, got {command.tolist()}.")
-        success = self._advance(command)
+        success = self._advance(command, self._observe, self._observed_substep)
         self._steps += 1
         truncated = self._steps >= self.episode_length
-        return self._observation(), float(success), success, truncated, self._info(success)
+        return self._observation, float(success), success, truncated, self._info(success)
 
     def expert_view(self) -> dict[str, Any]:
         """What a scripted expert may know: positions (world, m), the goal and the start region.
 
-        "eef_pos", "target_pos", "goal_pos" [3], "gripper_qpos" [2], "target_top" (height of the
-        target's top over its centre), "region_center" [2] (middle of the rectangle in which the
-        target starts) and "lift_only" (bool: no delivery is asked for).
+        "target" and "goal" (their names), "eef_pos", "target_pos", "goal_pos" [3], "eef_quat",
+        "target_quat" [4] (wxyz), "gripper_qpos" [2], "target_top" (height of the target's top over
+        its centre), "region_center" [2] (middle of the places where the target starts) and
+        "lift_only" (bool: no delivery is asked for).
         """
-        scene = self._scene
-        return {
-            "eef_pos": scene.eef_pos.copy(),
-            "target_pos": scene.target_pos.copy(),
-            "goal_pos": scene.goal_pos.copy(),
-            "gripper_qpos": scene.gripper_qpos.copy(),
-            "target_top": self._target_top,
-            "region_center": self._region_center.copy(),
-            "lift_only": self._lift_only,
-        }
+        return self._geometry.view()
 
     def render(self) -> np.ndarray:  # type: ignore[override]
         """The agentview picture [image_size, image_size, 3] uint8 (needs render_mode)."""
@@ -196,7 +206,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             raise bootstrap.RenderingUnavailableError(
                 "render() needs render_mode='rgb_array' or cameras at construction."
             )
-        return self._picture("image")
+        return self._camera.picture("image")
 
     def close(self) -> None:
         """Free the simulation. The next reset builds it again."""
@@ -221,45 +231,42 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     def _build(self) -> None:
         if self._control_env is not None:
             return
-        bootstrap.import_libero()
-        pld_tabletop.register()
-        from libero.libero.envs.env_wrapper import ControlEnv
+        control_env = simulation.build_control_env(self._spec, self._renders, self._assets)
+        self._control_env = control_env
+        self._env = env = control_env.env
+        self._soft_reset = simulation.SoftReset(env)
+        self._scene = simulation.make_reader(env, self._spec)
+        self._geometry = TaskGeometry(env, self._spec, self._scene, self._stored_states)
+        self._advance = simulation.make_step(env, self._use_fast_step)
+        if self._renders:
+            self._camera = Camera(env, self.image_size, self._rendering)
 
-        from envs.fast_step import FastStep
-
-        with global_numpy_seed(np.random.default_rng(0)):  # its first placement is thrown away
-            self._control_env = ControlEnv(
-                bddl_file_name=str(self._spec.bddl_file),
-                has_renderer=False,
-                has_offscreen_renderer=self._renders,
-                use_camera_obs=False,
-                ignore_done=True,
-                hard_reset=False,
+    def _place_objects(self, seed: int | None) -> None:
+        """Reset the simulation. LIBERO's suites take `seed` literally, as LeRobot does."""
+        if seed is not None and self._spec.suite != pld_tabletop.SUITE:
+            with literal_numpy_seed(int(seed)):
+                placed = any(self._soft_reset() for _ in range(_PLACEMENT_ATTEMPTS))
+        else:
+            placed = any(self._seeded_reset() for _ in range(_PLACEMENT_ATTEMPTS))
+        if not placed:
+            raise RuntimeError(
+                f"No free placement found for the objects of {self._spec.bddl_file}."
             )
-        self._env = env = self._control_env.env
-        problem = env.parsed_problem
-        target, goal = problem["obj_of_interest"]
-        self._scene = SceneReader(env, target, goal, self._spec.index)
-        self._target_top = float(env.get_object(target).top_offset[2])
-        x_low, y_low, x_high, y_high = problem["regions"]["main_table_target_region"]["ranges"][0]
-        self._region_center = np.array([(x_low + x_high) / 2, (y_low + y_high) / 2])
-        self._lift_only = problem["goal_state"][0][0].lower() == "up"
-        self._fast_step = FastStep(env) if self._use_fast_step else None
 
-    def _place_objects(self) -> None:
-        from robosuite.utils.errors import RandomizationError
+    def _seeded_reset(self) -> bool:
+        with global_numpy_seed(self.np_random):
+            return self._soft_reset()
 
-        # The gripper object outlives soft resets; its last command would leak into this episode.
-        gripper = self._env.robots[0].gripper
-        for _ in range(_PLACEMENT_ATTEMPTS):
-            gripper.current_action = np.zeros_like(gripper.current_action)
-            try:
-                with global_numpy_seed(self.np_random):
-                    self._env.reset()
-                return
-            except RandomizationError:
-                continue
-        raise RuntimeError(f"No free placement found for the objects of {self._spec.bddl_file}.")
+    def _settle(self) -> None:
+        steps = SETTLING_STEPS - 1
+        if self._spec.suite != pld_tabletop.SUITE:
+            # The controller's first substep after a reset works on what it read at the reset,
+            # before the stored state was set. LeRobot's episodes begin with that kick: so do ours.
+            self._env.step(_IDLE)
+            steps -= 1
+        for _ in range(steps):
+            self._advance(_IDLE)
+        self._advance(_IDLE, self._observe, self._observed_substep)
 
     def _set_stored_state(self, init_state_id: int) -> None:
         states = self._stored_states()
@@ -274,33 +281,28 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             )
         sim.set_state_from_flattened(states[init_state_id])
         sim.forward()
+        self._env._post_process()
+        self._env._update_observables(force=True)
         self._init_state_id = init_state_id
+
+    @property
+    def _observed_substep(self) -> int:
+        stored = self._init_state_id >= 0 and self._spec.suite != pld_tabletop.SUITE
+        return STORED_STATE_SUBSTEP if stored else LAST_SUBSTEP
 
     def _stored_states(self) -> np.ndarray:
         if self._init_states is None:
             self._init_states = load_init_states(self._spec.init_states_file)
         return self._init_states
 
-    def _advance(self, action: np.ndarray) -> bool:
-        if self._fast_step is not None:
-            return self._fast_step(action)
-        _, _, done, _ = self._env.step(action)
-        return bool(done)
-
-    def _observation(self) -> dict[str, np.ndarray]:
+    def _observe(self) -> None:
         observation = {
             STATE: self._scene.state(),
             ENVIRONMENT_STATE: self._scene.environment_state(),
         }
         for name in self.cameras:
-            observation[IMAGES + name] = self._picture(name)
-        return observation
-
-    def _picture(self, name: str) -> np.ndarray:
-        sim = self._env.sim
-        sim._render_context_offscreen.gl_ctx.make_current()  # another environment may own it now
-        raw = sim.render(camera_name=CAMERAS[name], width=self.image_size, height=self.image_size)
-        return np.ascontiguousarray(raw[::-1, ::-1])
+            observation[IMAGES + name] = self._camera.picture(name)
+        self._observation = observation
 
     def _info(self, is_success: bool) -> dict[str, Any]:
         return {

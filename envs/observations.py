@@ -28,8 +28,30 @@ def axis_angle(quat_wxyz: np.ndarray) -> np.ndarray:
     return quat_wxyz[1:] / sine * (2.0 * np.arccos(w))
 
 
-class SceneReader:
-    """Reads positions straight from the simulation's arrays.
+class RobotReader:
+    """Where the robot is, as live views of the simulation's arrays (world frame, metres).
+
+    Args:
+        env: the robosuite environment inside LIBERO's `ControlEnv`.
+    """
+
+    def __init__(self, env: Any) -> None:
+        data, robot = env.sim.data._data, env.robots[0]
+        hand = env.sim.model.body_name2id(robot.robot_model.eef_name)
+        fingers = robot._ref_gripper_joint_pos_indexes
+        self._fingers = slice(fingers[0], fingers[-1] + 1)
+        self._qpos = data.qpos
+        self.eef_pos = data.site_xpos[robot.eef_site_id]
+        self.eef_quat = data.xquat[hand]  # wxyz
+
+    @property
+    def gripper_qpos(self) -> np.ndarray:
+        """Positions [2] of the two fingers, metres: (0.04, -0.04) open, (0, 0) closed."""
+        return self._qpos[self._fingers]
+
+
+class SceneReader(RobotReader):
+    """State and environment state of `pld_tabletop`.
 
     Args:
         env: the robosuite environment inside LIBERO's `ControlEnv`.
@@ -39,23 +61,13 @@ class SceneReader:
     """
 
     def __init__(self, env: Any, target: str, goal: str, task_index: int) -> None:
-        data, robot = env.sim.data._data, env.robots[0]
-        hand = env.sim.model.body_name2id(robot.robot_model.eef_name)
-        fingers = robot._ref_gripper_joint_pos_indexes
-        self._fingers = slice(fingers[0], fingers[-1] + 1)
-        self._qpos = data.qpos
-        self.eef_pos = data.site_xpos[robot.eef_site_id]  # live views, world frame, metres
-        self.eef_quat = data.xquat[hand]  # wxyz
+        super().__init__(env)
+        data = env.sim.data._data
         self.target_pos = data.xpos[env.obj_body_id[target]]
         self.target_quat = data.xquat[env.obj_body_id[target]]
         self.goal_pos = data.xpos[env.obj_body_id[goal]]
         self._task = np.zeros(NUM_TASK_SLOTS)
         self._task[task_index] = 1.0
-
-    @property
-    def gripper_qpos(self) -> np.ndarray:
-        """Positions [2] of the two fingers, metres: (0.04, -0.04) open, (0, 0) closed."""
-        return self._qpos[self._fingers]
 
     def state(self) -> np.ndarray:
         """[8] float32: end-effector position 3 (m), its axis-angle 3 (rad), fingers 2 (m)."""

@@ -22,3 +22,14 @@ def global_numpy_seed(generator: np.random.Generator) -> Iterator[None]:
         yield
     finally:
         np.random.set_state(before)
+
+
+@contextlib.contextmanager
+def literal_numpy_seed(seed: int) -> Iterator[None]:
+    """Seed `np.random` with `seed` itself (modulo 2**32), then restore the old state."""
+    before = np.random.get_state()
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        np.random.set_state(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import envs
+from envs.suites import find_task
 from pld_ray.config import EnvConfig
 from pld_ray.tracking.eval_info import EpisodeResult
 
@@ -20,7 +20,7 @@ def episode_results(
         env: what was simulated.
         films: init state -> path of its video.
     """
-    task_id = 0 if env.entry_point else envs.suite_tasks(env.suite).index(env.task)
+    task_id = 0 if env.entry_point else find_task(env.suite, env.task).index
     return [
         EpisodeResult(
             success=row["success"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,9 @@ from lerobot.datasets.lerobot_dataset import LeRobotDataset
 import envs
 from envs.experts import Perception
 
-SUITE = "pld_tabletop"
 STATE, ENVIRONMENT_STATE, ACTION = "observation.state", "observation.environment_state", "action"
 FPS = 20
+REPO_ID = "local/demonstrations"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,32 +39,37 @@ class Disturbance:
 
 def record(
     root: Path,
+    suite: str,
+    tasks: Sequence[str],
     episodes_per_task: int,
     perception: Perception,
     disturbance: Disturbance,
     seed: int,
 ) -> dict[str, dict[str, int]]:
-    """Write demonstrations of all five tasks to a new LeRobotDataset at `root`, failures too.
+    """Write demonstrations of `tasks` to a new LeRobotDataset at `root`, failures too.
 
     Returns:
         task name -> number of episodes, frames and successes.
     """
+    spaces = envs.LiberoEnv(suite, tasks[0]).observation_space
     dataset = LeRobotDataset.create(
-        repo_id="local/pld_tabletop_demonstrations",
+        repo_id=REPO_ID,
         root=root,
         fps=FPS,
         robot_type="panda",
         use_videos=False,
         features={
-            STATE: {"dtype": "float32", "shape": (8,), "names": None},
-            ENVIRONMENT_STATE: {"dtype": "float32", "shape": (24,), "names": None},
+            **{
+                key: {"dtype": "float32", "shape": spaces[key].shape, "names": None}
+                for key in (STATE, ENVIRONMENT_STATE)
+            },
             ACTION: {"dtype": "float32", "shape": (7,), "names": None},
         },
     )
     summary = {}
-    for index, task in enumerate(envs.suite_tasks(SUITE)):
-        env = envs.LiberoEnv(SUITE, task)
-        rng = np.random.default_rng([seed, index])
+    for task in tasks:
+        env = envs.LiberoEnv(suite, task)
+        rng = np.random.default_rng([seed, env.task_id])
         frames, successes = 0, 0
         for episode in range(episodes_per_task):
             # a seed for the first reset only: later placements continue its stream
@@ -110,9 +116,7 @@ def _record_episode(
 
 def load_columns(root: Path) -> dict[str, np.ndarray]:
     """All frames at once: the three features [N, ...] float32 and `episode_index` [N]."""
-    table = LeRobotDataset("local/pld_tabletop_demonstrations", root=root).hf_dataset.with_format(
-        "numpy"
-    )
+    table = LeRobotDataset(REPO_ID, root=root).hf_dataset.with_format("numpy")
     columns = {
         key: np.stack(table[key]).astype(np.float32) for key in (STATE, ENVIRONMENT_STATE, ACTION)
     }

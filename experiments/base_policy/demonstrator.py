@@ -23,32 +23,42 @@ DESCEND_WITHIN = 0.045  # of the seen target in the plane: descend; a shifted ar
 DESCENT = 0.5  # action while descending: slow enough to centre before the fingers reach the object
 GRASP_TOLERANCE = 0.012  # close below this height above the grasp
 HELD_WITHIN = 0.03  # the hand holds the object if it is this near in the plane
-CARRY_HEIGHT = 0.30  # of the hand above the bin's base
-DROP_HEIGHT = 0.15  # of the hand above the bin's base when the gripper opens
-OVER_BIN = 0.03  # in the plane
-SHUT = 0.014  # opening below which the fingers hold nothing
 
 
 @dataclasses.dataclass(frozen=True)
 class Grasp:
-    """Where a kind of object is grasped.
+    """Where a kind of object is grasped and how it is put down, metres.
 
     Attributes:
-        height: of the hand above the object's centre, metres.
-        opening: between the fingers when they hold the object, metres (0.08 open, 0 closed).
-        rest: height of the standing object's centre above the bin's base, metres.
+        height: of the hand above the object's origin.
+        opening: between the fingers when they hold the object (0.08 open, 0 closed).
+        rest: height of the standing object's origin above the goal's.
+        offset: in the plane, from the object to the hand; a bowl is held by its rim.
+        shut: opening below which the fingers hold nothing; 0 where they may hold a thin rim.
+        carry: height of the hand above the goal's origin on the way.
+        drop: height of the grasped point above the goal's origin when the gripper opens.
+        over_goal: this near in the plane, the hand goes down.
     """
 
     height: float
     opening: float
     rest: float
+    offset: tuple[float, float] = (0.0, 0.0)
+    shut: float = 0.014
+    carry: float = 0.30
+    drop: float = 0.15
+    over_goal: float = 0.03
 
 
-GRASPS = {
+GRASPS = {  # by a word of the task's name
     "can": Grasp(0.005, 0.049, 0.040),
     "milk": Grasp(0.045, 0.040, 0.061),
     "bread": Grasp(0.0, 0.040, 0.023),
     "cereal": Grasp(0.045, 0.027, 0.075),
+    "bbq": Grasp(0.012, 0.046, 0.060),
+    "bowl": Grasp(
+        0.032, 0.007, -0.005, (0.0, 0.048), shut=0.0, carry=0.16, drop=0.018, over_goal=0.012
+    ),
 }
 
 
@@ -56,7 +66,7 @@ class Demonstrator:
     """Proportional control to a waypoint that follows from the observation.
 
     Args:
-        env: a `LiberoEnv` of `pld_tabletop`.
+        env: a `LiberoEnv` with a task of `GRASPS`.
         perception: its error; the seen place of the object is a fixed function of the true one,
             so an imitator can learn it, and it is systematic, so a residual can learn to undo it.
         gain: 1.5 answers an offset of 2 cm by an action of 0.6, within a residual's reach.
@@ -68,12 +78,14 @@ class Demonstrator:
         self._env = env
         self._perception = perception
         self._gain = gain
-        self._grasp = next(g for name, g in GRASPS.items() if name in env.task_name)
+        self._grasp = find_grasp(env.task_name)
+        self._shift = np.array([*self._grasp.offset, 0.0])  # from the object to the hand
 
     def true_move(self) -> np.ndarray:
         """What a demonstrator without error would command in the plane [2], in [-1, 1]."""
         view = self._env.expert_view()
-        return np.clip(self._towards(view["target_pos"], view["eef_pos"])[:2], -1.0, 1.0)
+        reach = self._towards(view["target_pos"], view["eef_pos"] - self._shift)
+        return np.clip(reach[:2], -1.0, 1.0)
 
     def is_lifted(self) -> bool:
         """The object has left the table."""
@@ -91,14 +103,14 @@ class Demonstrator:
 
     def _plan(self, view: dict[str, Any]) -> tuple[np.ndarray, float]:
         """Translation [3] in action units and gripper command."""
-        hand, target = view["eef_pos"], view["target_pos"]
+        hand, target = view["eef_pos"], view["target_pos"] + self._shift
         opening = float(view["gripper_qpos"][0] - view["gripper_qpos"][1])
         reach = target - hand
         beside = np.hypot(*reach[:2]) < HELD_WITHIN and abs(reach[2] + self._grasp.height) < 0.03
-        if beside and SHUT < opening < self._grasp.opening + 0.006:
+        if beside and self._grasp.shut < opening < self._grasp.opening + 0.006:
             return self._deliver(hand, view)
         grasp = np.array([*self._see(view), target[2] + self._grasp.height])
-        if opening < SHUT and hand[2] - grasp[2] < HOVER - 0.03:
+        if opening < self._grasp.shut and hand[2] - grasp[2] < HOVER - 0.03:
             # grasped nothing: rise with the gripper shut, try again from above
             return self._towards(grasp + HOVER * UP, hand), CLOSE
         return self._approach(hand, grasp)
@@ -114,23 +126,37 @@ class Demonstrator:
         return move, CLOSE if above < GRASP_TOLERANCE else OPEN
 
     def _deliver(self, hand: np.ndarray, view: dict[str, Any]) -> tuple[np.ndarray, float]:
-        """Up, across to the bin, down into it, let go."""
-        bin_ = view["goal_pos"]
-        carry = bin_[2] + CARRY_HEIGHT
+        """Up, across to the goal, down into it, let go."""
+        grasp = self._grasp
+        over = view["goal_pos"] + self._shift
+        carry = over[2] + grasp.carry
         if view["lift_only"]:
             return self._towards(np.array([*hand[:2], carry]), hand), CLOSE
-        away = np.hypot(*(bin_ - hand)[:2])
-        if away < OVER_BIN:
-            drop = bin_[2] + DROP_HEIGHT + self._grasp.height
-            down = self._towards(np.array([*bin_[:2], drop]), hand)
+        away = np.hypot(*(over - hand)[:2])
+        if away < grasp.over_goal:
+            drop = over[2] + grasp.drop + grasp.height
+            down = self._towards(np.array([*over[:2], drop]), hand)
             return down, OPEN if hand[2] < drop + 0.015 else CLOSE
-        move = self._towards(np.array([*bin_[:2], carry]), hand)
+        move = self._towards(np.array([*over[:2], carry]), hand)
         clearance = hand[2] - (carry - 0.12)  # start across while still rising
         move[:2] = np.clip(move[:2], -1, 1) * np.clip(clearance / 0.06, 0.0, 1.0)
         return move, CLOSE
 
     def _see(self, view: dict[str, Any]) -> np.ndarray:
-        return self._perception.see(view["target_pos"][:2], view["region_center"], np.zeros(2))
+        seen = self._perception.see(view["target_pos"][:2], view["region_center"], np.zeros(2))
+        return seen + self._shift[:2]
 
     def _towards(self, waypoint: np.ndarray, hand: np.ndarray) -> np.ndarray:
         return self._gain * (waypoint - hand) / STEP_LENGTH
+
+
+def find_grasp(task_name: str) -> Grasp:
+    """The grasp for a task.
+
+    Raises:
+        ValueError: no grasp is known for the task's object.
+    """
+    for word, grasp in GRASPS.items():
+        if word in task_name.split("_"):
+            return grasp
+    raise ValueError(f"No grasp for task {task_name!r}: add its object to GRASPS, {list(GRASPS)}.")

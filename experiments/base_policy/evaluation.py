@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from demonstrations import SUITE
 from demonstrator import Demonstrator
 
 import envs
@@ -35,12 +34,13 @@ class Outcome:
 
 def evaluate(
     policy: BasePolicy,
+    suite: str,
     task: str,
     init_state_ids: Sequence[int],
     residual: Residual | None = None,
 ) -> Outcome:
     """One episode from each init state; `residual` [7] is added to the base action; clipped."""
-    env = envs.LiberoEnv(SUITE, task)
+    env = envs.LiberoEnv(suite, task)
     cache = ChunkCache(policy, num_envs=1)
     success, length = [], []
     for init_state_id in init_state_ids:

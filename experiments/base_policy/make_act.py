@@ -1,10 +1,11 @@
-"""Make the embedded base policy: demonstrate, train, save, evaluate.
+"""Make a base policy that errs: demonstrate, train, save, evaluate.
 
     python experiments/base_policy/make_act.py --dataset DIR [--output DIR]
 
 writes a LeRobotDataset of deliberately imperfect demonstrations to --dataset, trains one ACT for
 all five `pld_tabletop` tasks on one CPU thread, saves it (by default over the embedded weights) and
-reports its success on the held init states, alone and with an oracle's residual.
+reports its success on the held init states, alone and with an oracle's residual. --suite and
+--tasks make one for tasks of LIBERO instead (its assets: see `envs.assets`).
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from demonstrations import SUITE, Disturbance, load_columns, record
+from demonstrations import Disturbance, load_columns, record
 from evaluation import evaluate, oracle_residual
 from train import Training, train
 
 import envs
 from envs.experts import Perception
+from envs.suites import default_task
 from pld_ray.base_policy import EMBEDDED_ACT, load_base_policy
 
 PROVENANCE = "PROVENANCE.json"
-DEFAULT_TASK = "pick_up_the_can_and_place_it_in_the_bin"
+EMBEDDED_SUITE = "pld_tabletop"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -35,18 +37,29 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--dataset", type=Path, required=True, help="LeRobotDataset, new or made before"
     )
-    parser.add_argument("--output", type=Path, default=EMBEDDED_ACT, help="pretrained directory")
+    parser.add_argument("--output", type=Path, help="pretrained directory")
+    parser.add_argument("--suite", default=EMBEDDED_SUITE)
+    parser.add_argument("--tasks", nargs="+", help="names; by default all tasks of the suite")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--episodes-per-task", type=int, default=60)
     parser.add_argument("--updates", type=int, default=Training.updates)
     parser.add_argument(
         "--scale-error", type=float, default=0.43, help="see envs.experts.Perception"
     )
+    parser.add_argument(
+        "--offset", type=float, nargs=2, default=[0.0, 0.0], help="see Perception, metres"
+    )
     parser.add_argument("--disturbance", type=float, default=Disturbance.std)
     parser.add_argument("--eval-only", action="store_true", help="evaluate what --output holds")
-    parser.add_argument("--eval-states", type=int, default=100, help="of the default task")
+    parser.add_argument("--eval-states", type=int, default=100, help="of the suite's default task")
     parser.add_argument("--eval-states-other", type=int, default=20, help="of each other task")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.tasks = arguments.tasks or envs.suite_tasks(arguments.suite)
+    if arguments.output is None:
+        if arguments.suite != EMBEDDED_SUITE:
+            parser.error("--output is needed: the default holds the policy of pld_tabletop")
+        arguments.output = EMBEDDED_ACT
+    return arguments
 
 
 def main() -> None:
@@ -66,8 +79,10 @@ def make(arguments: argparse.Namespace) -> dict[str, Any]:
     if not report.exists():
         demonstrations = record(
             arguments.dataset,
+            arguments.suite,
+            arguments.tasks,
             arguments.episodes_per_task,
-            Perception(scale_error=arguments.scale_error),
+            Perception(scale_error=arguments.scale_error, offset=tuple(arguments.offset)),
             Disturbance(std=arguments.disturbance),
             arguments.seed,
         )
@@ -79,7 +94,13 @@ def make(arguments: argparse.Namespace) -> dict[str, Any]:
         "command": "python experiments/base_policy/make_act.py --dataset DIR "
         f"--seed {arguments.seed} --episodes-per-task {arguments.episodes_per_task} "
         f"--updates {arguments.updates} --scale-error {arguments.scale_error} "
-        f"--disturbance {arguments.disturbance}",
+        f"--disturbance {arguments.disturbance}"
+        + (
+            f" --suite {arguments.suite} --tasks {' '.join(arguments.tasks)} --offset "
+            f"{arguments.offset[0]} {arguments.offset[1]} --output DIR"
+            if arguments.suite != EMBEDDED_SUITE
+            else ""
+        ),
         "seed": arguments.seed,
         "versions": {
             "python": platform.python_version(),
@@ -104,12 +125,14 @@ def evaluate_all(arguments: argparse.Namespace) -> None:
     if policy.fingerprint != provenance["fingerprint"]:
         raise ValueError(f"{arguments.output / PROVENANCE} describes other weights than its own")
     results: dict[str, Any] = {}
-    for task in sorted(envs.suite_tasks(SUITE), key=lambda name: name != DEFAULT_TASK):
-        num_states = arguments.eval_states if task == DEFAULT_TASK else arguments.eval_states_other
+    default = default_task(arguments.suite)
+    for task in sorted(arguments.tasks, key=lambda name: name != default):
+        wanted = arguments.eval_states if task == default else arguments.eval_states_other
+        states = range(min(wanted, envs.LiberoEnv(arguments.suite, task).num_init_states))
         results[task] = {
-            "base": evaluate(policy, task, range(num_states)).summary(),
+            "base": evaluate(policy, arguments.suite, task, states).summary(),
             "base_and_oracle_residual": evaluate(
-                policy, task, range(num_states), oracle_residual
+                policy, arguments.suite, task, states, oracle_residual
             ).summary(),
         }
         print(task, results[task], flush=True)

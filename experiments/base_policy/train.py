@@ -26,7 +26,7 @@ class Training:
     warmup: int = 200
 
 
-def act_config() -> ACTConfig:
+def act_config(environment_state_dim: int) -> ACTConfig:
     """A 0.3 M parameter ACT on robot and environment state, without the VAE."""
     return ACTConfig(
         device="cpu",
@@ -49,7 +49,7 @@ def act_config() -> ACTConfig:
         },
         input_features={
             STATE: PolicyFeature(FeatureType.STATE, (8,)),
-            ENVIRONMENT_STATE: PolicyFeature(FeatureType.ENV, (24,)),
+            ENVIRONMENT_STATE: PolicyFeature(FeatureType.ENV, (environment_state_dim,)),
         },
         output_features={ACTION: PolicyFeature(FeatureType.ACTION, (7,))},
     )
@@ -65,7 +65,7 @@ def train(columns: dict[str, np.ndarray], training: Training, seed: int, output:
         the mean L1 loss of the last 200 updates, in normalised action units.
     """
     torch.manual_seed(seed)
-    config = act_config()
+    config = act_config(columns[ENVIRONMENT_STATE].shape[1])
     policy = ACTPolicy(config).train()
     stats = {
         key: {"mean": columns[key].mean(0), "std": columns[key].std(0)}

@@ -66,10 +66,10 @@ def test_a_configuration_of_the_user_is_respected(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text("assets: /somewhere\n")
     assert bootstrap._ensure_config(Path("unused")) == tmp_path
     assert (tmp_path / "config.yaml").read_text() == "assets: /somewhere\n"
-    assert bootstrap._configured_assets(tmp_path) == Path("/somewhere")
+    assert bootstrap._read_assets_entry(tmp_path) == Path("/somewhere")
     (tmp_path / "config.yaml").write_text("nothing: here\n")
     with pytest.raises(ValueError, match=r"config\.yaml has no 'assets' entry"):
-        bootstrap._configured_assets(tmp_path)
+        bootstrap._read_assets_entry(tmp_path)
 
 
 def test_cache_falls_back_to_the_temp_folder(tmp_path, monkeypatch):

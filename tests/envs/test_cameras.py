@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from envs import LiberoEnv, bootstrap
+from envs.rendering import CAMERAS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,3 +78,33 @@ def test_render_needs_to_be_asked_for(env):
     env.reset(seed=0)
     with pytest.raises(bootstrap.RenderingUnavailableError, match="render_mode"):
         env.render()
+
+
+def test_what_is_outside_the_picture_is_skipped_and_nothing_changes():
+    env = LiberoEnv(cameras=("image", "image2"), image_size=64, rendering="fast")
+    env.reset(seed=0)
+    rng = np.random.default_rng(0)
+    hidden = 0
+    for _ in range(3):
+        for _ in range(5):
+            observation, *_ = env.step(rng.uniform(-1, 1, 7))
+        for name, camera in CAMERAS.items():
+            groups = env._env.sim.model._model.geom_group
+            before = groups.copy()
+            env._camera._frustum.hide_outside(camera)
+            hidden += (groups != before).sum()
+            env._camera._frustum.show_all()
+            np.testing.assert_array_equal(groups, before)
+            whole = env._env.sim.render(camera_name=camera, width=64, height=64)[::-1, ::-1]
+            np.testing.assert_array_equal(observation[f"observation.images.{name}"], whole)
+    assert hidden > 20
+    env.close()
+
+
+def test_fast_rendering_of_a_suite_without_expensive_effects_is_the_same():
+    pictures = []
+    for rendering in ("reference", "fast"):
+        env = LiberoEnv(cameras="image", image_size=64, rendering=rendering)
+        pictures.append(env.reset(seed=0)[0]["observation.images.image"])
+        env.close()
+    np.testing.assert_array_equal(*pictures)
