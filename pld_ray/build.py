@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from envs.assets import resolve_assets
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
 from pld_ray.algorithm.module import ResidualModule, image_shapes
@@ -102,6 +103,7 @@ def pool_options(config: TrainConfig) -> dict[str, Any]:
         "num_gpus": policy.num_gpus_per_replica,
         "max_replicas": policy.max_replicas or policy.replicas,
         "deadline_s": policy.deadline_s,
+        "hang_timeout_s": policy.hang_timeout_s,
         "late_after_s": min(30.0, policy.deadline_s / 2),
         "resources": dict(config.placement.base_policy),
         "scheduling_strategy": config.placement.base_policy_strategy,
@@ -152,6 +154,8 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         if config.pretrained_critic is not None:
             check_pretrained(config.pretrained_critic)
         env: Any = env_maker(config.env.settings())()
+        if config.env.entry_point is None and config.env.suite.startswith("libero_"):
+            resolve_assets(config.env.suite, config.env.assets)
         settings = {"type": config.policy.type, "path": config.policy.path}
         settings |= policy_loader(config.policy)
         policy = make_base_policy(settings, env.action_space)

@@ -71,14 +71,16 @@ class PolicyConfig:
     """The pool grows up to this many actors when requests queue up; None keeps `replicas`."""
     max_batch_size: int = 16
     """Rows that one pool request batch may hold."""
-    max_wait_ms: float = 2.0
-    """Milliseconds for which a replica waits for more requests."""
+    max_wait_ms: float = 25.0
+    """Milliseconds for which a replica waits for more requests at most, and only while it pays."""
     num_cpus_per_replica: float = 1.0
     """CPU share of each replica."""
     num_gpus_per_replica: float = 0.0
     """GPU share of each replica."""
-    deadline_s: float = 120.0
+    deadline_s: float = 300.0
     """Seconds within which the pool answers a request, retries on other replicas included."""
+    hang_timeout_s: float = 60.0
+    """Seconds of one inference after which a replica is killed and replaced."""
     prefetch: bool = False
     """Ask for the next chunk one step ahead, so that inference overlaps simulation."""
     dtype: str | None = None
@@ -258,6 +260,12 @@ class TrainConfig:
             ),
             (self.policy.features in ("none", "pooled"), "policy.features", "none or pooled"),
             (self.policy.deadline_s > 0, "policy.deadline_s", "> 0"),
+            (self.policy.hang_timeout_s > 0, "policy.hang_timeout_s", "> 0"),
+            (
+                not (self.policy.prefetch and self.policy.type == "none"),
+                "policy.prefetch",
+                "false with policy.type=none, which plans one action at a time",
+            ),
             (
                 self.placement.strategy in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
                 "placement.strategy",

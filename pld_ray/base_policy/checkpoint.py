@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,11 @@ EMBEDDED_ACT = Path(__file__).parent / "weights" / "pld_tabletop_act"
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
 PREPROCESSOR = "policy_preprocessor.json"
 POSTPROCESSOR = "policy_postprocessor.json"
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,25 +30,35 @@ class PolicyCheckpoint:
         directory: absolute path.
         config: `config.json`, parsed.
         files: every file that decides an answer, in a fixed order.
+        weights: the safetensors files among them.
+        from_hub: it was asked for by hub name, so what it refers to may come from there too.
     """
 
     directory: Path
     config: dict[str, Any]
     files: tuple[Path, ...]
+    weights: tuple[Path, ...]
+    from_hub: bool = False
 
     @property
     def policy_type(self) -> str:
         return str(self.config["type"])
 
-    def fingerprint(self) -> str:
-        """sha256 over the names and contents of `files`, as 64 hexadecimal digits."""
-        digest = hashlib.sha256()
-        for file in self.files:
-            digest.update(f"{file.name}:{file.stat().st_size}\n".encode())
-            with file.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    digest.update(block)
-        return digest.hexdigest()
+    def processor_steps(self, name: str) -> list[dict[str, Any]]:
+        """The steps of `PREPROCESSOR` or `POSTPROCESSOR`, as saved."""
+        return json.loads((self.directory / name).read_text()).get("steps", [])
+
+    def fingerprint(self, **options: Any) -> str:
+        """sha256 over the names and contents of `files`, as 64 hexadecimal digits.
+
+        Args:
+            options: whatever else decides an answer and is not None, in JSON types.
+        """
+        own = _digest_of(self.files)
+        options = {name: value for name, value in options.items() if value is not None}
+        if not options:
+            return own
+        return hashlib.sha256(json.dumps([own, options], sort_keys=True).encode()).hexdigest()
 
 
 def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
@@ -53,20 +68,21 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     back with random weights when `model.safetensors` is missing; both are refused here.
 
     Args:
-        path: the directory; None is the embedded ACT policy.
+        path: the directory, or a hub name `owner/name`, which is downloaded (with
+            `HF_HUB_OFFLINE=1` it must be in the cache); None is the embedded ACT policy.
 
     Raises:
-        FileNotFoundError: not a directory, or one of its files is missing; the message names the
-            file and how to get it.
-        ValueError: a JSON file does not parse, or `config.json` names no policy type.
+        FileNotFoundError: not a directory, not to be had from the hub, or one of its files is
+            missing; the message names the file and how to get it.
+        ValueError: a JSON file does not parse, `config.json` names no policy type, or a processor
+            has a step that is not LeRobot's.
     """
-    directory = EMBEDDED_ACT if path is None else Path(path).expanduser()
-    if not directory.is_dir():
-        raise FileNotFoundError(
-            f"base policy {str(path)!r} is not a directory: policies are read offline, from a "
-            "local LeRobot pretrained directory. Download it (`hf download REPO --local-dir DIR`) "
-            "and give DIR as --policy.path; leave it out for the embedded ACT policy"
-        )
+    if path is None:
+        directory, from_hub = EMBEDDED_ACT, False
+    elif Path(path).expanduser().is_dir():
+        directory, from_hub = Path(path).expanduser(), False
+    else:
+        directory, from_hub = _download(str(path)), True
     config = _read_json(
         directory / CONFIG, "a LeRobot pretrained directory has one: save with save_pretrained()"
     )
@@ -74,16 +90,67 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
         raise ValueError(
             f"{directory / CONFIG} has no 'type': it must name the LeRobot policy type, e.g. 'act'"
         )
-    weights = directory / WEIGHTS
-    if not weights.is_file():
-        raise FileNotFoundError(
-            f"{weights} is missing: without it the policy would act with random weights. "
-            "Copy it from where the policy was trained (policy.save_pretrained)"
-        )
-    files = [directory / CONFIG, weights]
+    weights = _weight_files(directory)
+    files = [directory / CONFIG, *weights]
     for name in (PREPROCESSOR, POSTPROCESSOR):
         files += _processor_files(directory / name)
-    return PolicyCheckpoint(directory.resolve(), config, tuple(files))
+    tensors = tuple(file.resolve() for file in weights if file.suffix == ".safetensors")
+    # the snapshots of the hub's cache are links to files that have other names: not resolved
+    return PolicyCheckpoint(directory.absolute(), config, tuple(files), tensors, from_hub)
+
+
+def folder_fingerprint(folder: str | Path) -> str:
+    """sha256 over the tokeniser and configuration files of a folder; weights are left out."""
+    files = [file for file in Path(folder).expanduser().iterdir() if file.is_file()]
+    return _digest_of(sorted(f for f in files if f.suffix in (".json", ".model", ".txt")))
+
+
+def _digest_of(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}:{file.stat().st_size}\n".encode())
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _download(name: str) -> Path:
+    """The snapshot of a hub repository in the local cache, brought up to date if possible."""
+    local_way = (
+        "a local LeRobot pretrained directory (`hf download OWNER/NAME --local-dir DIR` makes "
+        "one), or leave --policy.path out for the embedded ACT policy"
+    )
+    owner = name.split("/")[0]
+    if not HUB_ID.fullmatch(name) or Path(owner).is_dir():
+        raise FileNotFoundError(f"base policy {name!r} is not a directory: give {local_way}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except Exception as error:  # the hub client's, the HTTP library's or the system's
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FileNotFoundError(
+            f"base policy {name!r} is not a directory here and cannot be had from the hub "
+            f"({reason}): check the name and the network, or give {local_way}"
+        ) from error
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    """The weights in one file, or the index of several and those."""
+    if (directory / WEIGHTS).is_file():
+        return [directory / WEIGHTS]
+    index = directory / WEIGHTS_INDEX
+    if not index.is_file():
+        raise FileNotFoundError(
+            f"{directory / WEIGHTS} is missing: without it the policy would act with random "
+            "weights. Copy it from where the policy was trained (policy.save_pretrained)"
+        )
+    shards = _read_json(index, "").get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise ValueError(f"{index} has no 'weight_map' of tensor names to files: copy it again")
+    names = sorted({_plain_name(name, index) for name in shards.values()})
+    return [index, *(_existing(directory / name, index) for name in names)]
 
 
 def _processor_files(file: Path) -> list[Path]:
@@ -93,11 +160,27 @@ def _processor_files(file: Path) -> list[Path]:
     )
     files = [file]
     for step in _read_json(file, hint).get("steps", []):
+        # a step may also name any Python class, which LeRobot imports and calls
+        if "registry_name" not in step:
+            raise ValueError(
+                f"{file} has a step that is not registered in LeRobot ({step.get('class')!r}): "
+                "only registered steps are run; save the policy again without it"
+            )
         if state_file := step.get("state_file"):
-            if not (file.parent / state_file).is_file():
-                raise FileNotFoundError(f"{file.parent / state_file} is missing, named in {file}")
-            files.append(file.parent / state_file)
+            files.append(_existing(file.parent / _plain_name(state_file, file), file))
     return files
+
+
+def _plain_name(name: Any, named_in: Path) -> str:
+    if not isinstance(name, str) or Path(name).name != name:
+        raise ValueError(f"{named_in} names the file {name!r}, which must lie beside it")
+    return name
+
+
+def _existing(file: Path, named_in: Path) -> Path:
+    if not file.is_file():
+        raise FileNotFoundError(f"{file} is missing, named in {named_in}")
+    return file
 
 
 def _read_json(file: Path, hint: str) -> dict[str, Any]:

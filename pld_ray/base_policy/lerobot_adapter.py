@@ -8,61 +8,121 @@ from typing import Any
 
 import numpy as np
 import torch
-from lerobot.configs import PreTrainedConfig
-from lerobot.policies import PreTrainedPolicy, get_policy_class, make_pre_post_processors
 
 from pld_ray.base_policy.checkpoint import (
     CONFIG,
-    WEIGHTS,
     PolicyCheckpoint,
+    folder_fingerprint,
     open_checkpoint,
 )
-from pld_ray.base_policy.protocol import BATCH_ROWS
+from pld_ray.base_policy.lerobot_names import (
+    environment_names,
+    missing_observations,
+    suggest_rename_map,
+)
+from pld_ray.base_policy.lerobot_network import DTYPES, load_config, load_network
+from pld_ray.base_policy.lerobot_processors import load_processors, saved_rename_map
+from pld_ray.base_policy.lerobot_sampling import make_sampler
+from pld_ray.base_policy.protocol import BATCH_ROWS, row_shape
 
-SUPPORTED_TYPES = ("act",)
+__all__ = ["SUPPORTED_TYPES", "LeRobotBasePolicy", "load_base_policy", "suggest_rename_map"]
+
+SUPPORTED_TYPES = ("act", "diffusion", "smolvla", "pi0", "pi05")
 """LeRobot policy types whose rows were proved independent of each other (see the tests)."""
 
 
 def load_base_policy(
-    path: str | Path | None = None, device: str = "cpu", batch_rows: int = BATCH_ROWS
+    path: str | Path | None = None,
+    device: str = "cpu",
+    batch_rows: int = BATCH_ROWS,
+    dtype: str | None = None,
+    compile: bool = False,
+    rename_map: Mapping[str, str] | None = None,
+    tokenizer_path: str | Path | None = None,
+    vlm_path: str | Path | None = None,
+    n_action_steps: int | None = None,
+    features: str = "none",
 ) -> LeRobotBasePolicy:
-    """Load a LeRobot pretrained directory, offline, frozen and in evaluation mode.
+    """Load a LeRobot policy, frozen and in evaluation mode.
 
     Args:
-        path: the directory with `config.json`, `model.safetensors` and the two processors; None
-            is the embedded ACT policy of `pld_tabletop`.
+        path: the pretrained directory with `config.json`, the weights and the two processors,
+            loaded without the network; or a hub name `owner/name`; None is the embedded ACT
+            policy of `pld_tabletop`.
         device: torch device of the network; answers are numpy arrays on the host.
         batch_rows: rows of every network call. Answers are bit-identical only among policies of
-            equal `batch_rows` and device.
+            equal `batch_rows` and device, and on the CPU of equal numbers of torch threads.
+        dtype: `float32` or `bfloat16`; None is the checkpoint's. Act and diffusion keep float32
+            weights and compute in bfloat16 (autocast).
+        compile: `torch.compile` what is called most: the network, or the denoising step.
+        rename_map: environment's observation name -> the policy's; None is the one that the
+            checkpoint was trained with.
+        tokenizer_path: local folder of the tokeniser, for policies that name one on the hub.
+        vlm_path: local folder of SmolVLA's vision-language model (its configuration, tokeniser
+            and processor); default `tokenizer_path`, which may be the same folder.
+        n_action_steps: actions of a chunk that are played; None is the checkpoint's own number.
+        features: `pooled` returns the mean of the vision-language prefix (smolvla, pi0, pi05)
+            beside the chunk, see `infer_with_features`; `none` does not.
 
     Raises:
-        FileNotFoundError: the directory or one of its files is missing.
-        ValueError: a file is broken, the policy type is not supported, or the device is absent.
+        FileNotFoundError: the directory, one of its files, or the tokeniser is missing.
+        ValueError: a file is broken, weights are missing or unknown, the policy type is not
+            supported, the device is absent, or an argument does not fit the policy.
     """
-    return LeRobotBasePolicy(open_checkpoint(path), device=device, batch_rows=batch_rows)
+    return LeRobotBasePolicy(
+        open_checkpoint(path),
+        device=device,
+        batch_rows=batch_rows,
+        dtype=dtype,
+        compile=compile,
+        rename_map=rename_map,
+        tokenizer_path=tokenizer_path,
+        vlm_path=vlm_path,
+        n_action_steps=n_action_steps,
+        features=features,
+    )
 
 
 class LeRobotBasePolicy:
     """A LeRobot policy that answers rows independently: a `BasePolicy`.
 
-    `predict_action_chunk` is called, never `select_action`, whose queue is one per policy object
-    and mixes environments that are not in lock step.
+    `select_action` is never called: its queue is one per policy object and mixes environments
+    that are not in lock step.
 
     Every network call has exactly `batch_rows` rows: fewer are padded with zeros, more are split.
     Matrix products of different heights take different paths through the BLAS library and sum in
     different orders, so the same row would get another last bit in another company; with one
-    shape there is one path, and a row's place in it does not matter. The number of torch threads
-    made no difference for the embedded policy either (measured with one and two).
+    shape there is one path, and a row's place in it does not matter. That was measured with one
+    torch thread and with two. From three on, a product on the CPU is cut between rows at places
+    that the library chooses (SmolVLA's small products showed it, by 1e-6): give such a process
+    one thread, or `batch_rows` 1.
 
     Args:
         checkpoint: files checked by `open_checkpoint`.
-        device: torch device.
         batch_rows: 8 costs a single row 0.3 ms more than its own forward pass (1.4 against
             1.1 ms for the embedded policy) and eight rows nothing.
+        device, dtype, compile, rename_map, tokenizer_path, vlm_path, n_action_steps, features:
+            see `load_base_policy`.
+
+    Attributes:
+        input_features: observation -> shape of one row, in the environment's names.
+        chunk_size: T, actions per row that `infer` returns; `n_action_steps` of them are played.
+        n_obs_steps: observations per row that `infer` takes.
+        feature_dim: F, width of the pooled feature; 0 without.
     """
 
     def __init__(
-        self, checkpoint: PolicyCheckpoint, device: str = "cpu", batch_rows: int = BATCH_ROWS
+        self,
+        checkpoint: PolicyCheckpoint,
+        device: str = "cpu",
+        batch_rows: int = BATCH_ROWS,
+        dtype: str | None = None,
+        compile: bool = False,
+        rename_map: Mapping[str, str] | None = None,
+        tokenizer_path: str | Path | None = None,
+        vlm_path: str | Path | None = None,
+        n_action_steps: int | None = None,
+        features: str = "none",
     ) -> None:
         if batch_rows < 1:
             raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
@@ -71,24 +131,49 @@ class LeRobotBasePolicy:
                 f"{checkpoint.directory / CONFIG} is of type {checkpoint.policy_type!r}; base "
                 f"policies of type {', '.join(SUPPORTED_TYPES)} are supported"
             )
-        config = _load_config(checkpoint, device)
-        self._device = torch.device(device)
-        self._policy = _load_network(checkpoint, config)
-        self._preprocess, self._postprocess = make_pre_post_processors(
-            config,
-            pretrained_path=str(checkpoint.directory),
-            preprocessor_overrides={"device_processor": {"device": str(device)}},
+        for name, folder in (("tokenizer_path", tokenizer_path), ("vlm_path", vlm_path)):
+            if folder is not None and not Path(folder).expanduser().is_dir():
+                raise FileNotFoundError(f"--policy.{name} {str(folder)!r} is not a directory")
+        config = load_config(checkpoint, device, dtype)
+        self._preprocess, self._postprocess = load_processors(
+            checkpoint, config, str(device), tokenizer_path or vlm_path
         )
+        self._policy = load_network(checkpoint, config, dtype, vlm_path or tokenizer_path)
+        self._sampler = make_sampler(self._policy, DTYPES[dtype] if dtype == "bfloat16" else None)
+        if compile:
+            self._sampler.compile()
+        self._device = torch.device(device)
+
+        needed = _needed_features(config)
+        # by default the names that it was trained with, as far as they are still used
+        saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in needed}
+        self._policy_names = environment_names(needed, rename_map or saved)
+        self.input_features = {env: needed[own] for env, own in self._policy_names.items()}
         self.batch_rows = batch_rows
-        self.n_action_steps = int(config.n_action_steps)
         self.action_dim = int(config.output_features["action"].shape[0])
-        self.input_features = {k: tuple(f.shape) for k, f in config.input_features.items()}
-        self.fingerprint = checkpoint.fingerprint()
+        self.chunk_size = self._sampler.chunk_size
+        self.n_obs_steps = self._sampler.n_obs_steps
+        self.n_action_steps = int(
+            config.n_action_steps if n_action_steps is None else n_action_steps
+        )
+        if not 1 <= self.n_action_steps <= self.chunk_size:
+            raise ValueError(
+                f"n_action_steps is {self.n_action_steps}; a chunk of this policy has "
+                f"{self.chunk_size} actions: choose 1 to {self.chunk_size}"
+            )
+        self.feature_dim = _feature_dim(features, self._sampler.feature_dim, config.type)
+        self.fingerprint = checkpoint.fingerprint(
+            dtype=dtype,
+            compile=compile or None,
+            rename_map=dict(rename_map) if rename_map else None,
+            n_action_steps=n_action_steps,
+            tokenizer=tokenizer_path and folder_fingerprint(tokenizer_path),
+            vlm=vlm_path and folder_fingerprint(vlm_path),
+        )
 
     def reset(self, env_ids: Sequence[int]) -> None:
         """Nothing is kept between calls, so nothing is dropped."""
 
-    @torch.inference_mode()
     def infer(
         self,
         observations: Mapping[str, np.ndarray],
@@ -96,74 +181,113 @@ class LeRobotBasePolicy:
         env_ids: Sequence[int],
         seeds: Sequence[int] | None = None,
     ) -> np.ndarray:
-        """See `BasePolicy.infer`; `seeds` are not used by deterministic policies such as ACT.
+        """See `BasePolicy.infer`; T is `chunk_size`.
+
+        Args:
+            observations: [B, ...], or [B, n_obs_steps, ...] oldest first if `n_obs_steps` > 1.
+            seeds: not used by deterministic policies such as ACT.
 
         Raises:
-            ValueError: a needed observation is missing or has another shape, or the number of
-                tasks differs from the number of rows.
+            ValueError: a needed observation is missing or has another shape, the number of tasks
+                differs from the number of rows, or a stochastic policy is given no seeds.
         """
-        num_rows = self.check(observations, tasks)
-        chunks = np.empty((num_rows, self.n_action_steps, self.action_dim), dtype=np.float32)
-        for start in range(0, num_rows, self.batch_rows):
-            rows = slice(start, min(start + self.batch_rows, num_rows))
-            batch: dict[str, Any] = {
-                k: self._padded(observations[k][rows]) for k in self.input_features
-            }
-            padding = self.batch_rows - len(tasks[rows])
-            batch["task"] = [*tasks[rows], *[""] * padding]
-            actions = self._policy.predict_action_chunk(self._preprocess(batch))
-            actions = self._postprocess(actions[:, : self.n_action_steps])
-            chunks[rows] = actions[: self.batch_rows - padding].float().cpu().numpy()
-        return chunks
+        return self._infer(observations, tasks, seeds)[0]
+
+    def infer_with_features(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        env_ids: Sequence[int],
+        seeds: Sequence[int] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As `infer`, with the pooled features [B, F] float32 of the same forward pass.
+
+        Raises:
+            ValueError: as `infer`, or the policy was loaded without features.
+        """
+        if not self.feature_dim:
+            raise ValueError("this base policy has no features: load it with features='pooled'")
+        return self._infer(observations, tasks, seeds)
 
     def check(self, observations: Mapping[str, np.ndarray], tasks: Sequence[str]) -> int:
         """The number of rows of a well-formed request; refuses any other, naming what is wrong."""
+        if not set(self.input_features) <= set(observations):
+            raise ValueError(missing_observations(self.input_features, observations))
+        window = () if self.n_obs_steps == 1 else (self.n_obs_steps,)
         for key, shape in self.input_features.items():
-            if key not in observations:
-                raise ValueError(f"the base policy needs {key!r}; got {sorted(observations)}")
-            # declared channel-first by LeRobot, given channel-last by environments
-            row = (*shape[1:], shape[0]) if _is_image(key) else shape
-            if tuple(observations[key].shape) != (len(tasks), *row):
+            expected = (len(tasks), *window, *row_shape(key, shape))
+            if tuple(observations[key].shape) != expected:
                 raise ValueError(
                     f"observation {key!r} has shape {tuple(observations[key].shape)}; expected "
-                    f"{(len(tasks), *row)} for {len(tasks)} tasks"
+                    f"{expected} for {len(tasks)} tasks"
                 )
         return len(tasks)
+
+    @torch.inference_mode()
+    def _infer(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        seeds: Sequence[int] | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        num_rows = self.check(observations, tasks)
+        seeds = self._checked_seeds(seeds, num_rows)
+        chunks = np.empty((num_rows, self.chunk_size, self.action_dim), dtype=np.float32)
+        features = np.empty((num_rows, self.feature_dim), dtype=np.float32)
+        for start in range(0, num_rows, self.batch_rows):
+            rows = slice(start, min(start + self.batch_rows, num_rows))
+            padding = self.batch_rows - len(tasks[rows])
+            batch: dict[str, Any] = {
+                own: self._padded(observations[env][rows])
+                for env, own in self._policy_names.items()
+            }
+            batch["task"] = [*tasks[rows], *[""] * padding]
+            generators = [
+                torch.Generator().manual_seed(seed) for seed in [*seeds[rows], *[0] * padding]
+            ]
+            actions, pooled = self._sampler(self._preprocess(batch), generators)
+            actions = self._postprocess(actions.float())
+            chunks[rows] = actions[: self.batch_rows - padding].cpu().numpy()
+            if self.feature_dim and pooled is not None:
+                features[rows] = pooled[: self.batch_rows - padding].cpu().numpy()
+        return chunks, features
+
+    def _checked_seeds(self, seeds: Sequence[int] | None, num_rows: int) -> list[int]:
+        if not self._sampler.stochastic:
+            return [0] * num_rows
+        if seeds is None or len(seeds) != num_rows:
+            raise ValueError(
+                f"this base policy draws noise: give one seed for each of the {num_rows} rows, "
+                f"not {'none' if seeds is None else len(seeds)}"
+            )
+        return [int(seed) for seed in seeds]
 
     def _padded(self, rows: np.ndarray) -> torch.Tensor:
         padded = np.zeros((self.batch_rows, *rows.shape[1:]), dtype=rows.dtype)
         padded[: len(rows)] = rows
-        tensor = torch.from_numpy(padded)
-        if tensor.ndim == 4:
-            tensor = tensor.permute(0, 3, 1, 2)
+        tensor = torch.from_numpy(padded).to(self._device)
+        if tensor.ndim >= 4:  # images, channels last
+            tensor = tensor.movedim(-1, -3).contiguous()
         return tensor.float() / 255 if padded.dtype == np.uint8 else tensor.float()
 
 
-def _is_image(key: str) -> bool:
-    return key.startswith("observation.image")
+def _needed_features(config: Any) -> dict[str, tuple[int, ...]]:
+    """The policy's own names and shapes, without the cameras that it fills in itself."""
+    empty = {f"observation.images.empty_camera_{i}" for i in range(_empty_cameras(config))}
+    features = {key: tuple(feature.shape) for key, feature in config.input_features.items()}
+    return {key: shape for key, shape in features.items() if key not in empty}
 
 
-def _load_config(checkpoint: PolicyCheckpoint, device: str) -> PreTrainedConfig:
-    wanted = torch.device(device)
-    if wanted.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"base policy device {device!r}: no CUDA device here; use 'cpu'")
-    try:
-        config = PreTrainedConfig.from_pretrained(checkpoint.directory, local_files_only=True)
-    except Exception as error:  # draccus raises its own kinds; the file is what the user can fix
-        raise ValueError(f"{checkpoint.directory / CONFIG} cannot be read: {error}") from error
-    config.device = device
-    return config
+def _empty_cameras(config: Any) -> int:
+    return int(getattr(config, "empty_cameras", 0))
 
 
-def _load_network(checkpoint: PolicyCheckpoint, config: PreTrainedConfig) -> PreTrainedPolicy:
-    # the checkpoint's weights replace these; asking torchvision for them would need the network
-    if hasattr(config, "pretrained_backbone_weights"):
-        config.pretrained_backbone_weights = None
-    policy_class = get_policy_class(config.type)
-    try:
-        policy = policy_class.from_pretrained(checkpoint.directory, config=config, strict=True)
-    except Exception as error:
+def _feature_dim(features: str, available: int, policy_type: str) -> int:
+    if features not in ("none", "pooled"):
+        raise ValueError(f"features {features!r}: choose 'none' or 'pooled'")
+    if features == "pooled" and not available:
         raise ValueError(
-            f"{checkpoint.directory / WEIGHTS} does not fit {CONFIG}: {error}"
-        ) from error
-    return policy.eval().requires_grad_(False)
+            f"features 'pooled': a policy of type {policy_type!r} has no vision-language prefix; "
+            "smolvla, pi0 and pi05 have"
+        )
+    return available if features == "pooled" else 0

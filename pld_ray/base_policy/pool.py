@@ -1,91 +1,78 @@
-"""Base-policy replicas as Ray actors, shared by many env runners."""
+"""A pool of base-policy replicas, as the driver holds it."""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import secrets
 import time
 import uuid
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
 
-from pld_ray.base_policy.batching import Batcher
+from pld_ray.base_policy.autoscaler import Scaling
 from pld_ray.base_policy.checkpoint import open_checkpoint
-from pld_ray.base_policy.pool_client import NAMESPACE, PolicyDescription, PoolClient
+from pld_ray.base_policy.pool_client import NAMESPACE, PoolClient
+from pld_ray.base_policy.pool_controller import PoolController
+from pld_ray.base_policy.pool_member import PoolSpec
+from pld_ray.base_policy.pool_placement import beside_the_driver, check_fits
 from pld_ray.base_policy.protocol import BATCH_ROWS
+from pld_ray.base_policy.replica import MakePolicy, resolve
 
 __all__ = ["BasePolicyPool", "PoolClient"]
 
+LEROBOT = "pld_ray.base_policy.lerobot_adapter:load_base_policy"
 STOP_TIMEOUT_S = 10.0
-
-
-class Replica:
-    """One copy of the policy behind a batching queue. Runs as an async Ray actor."""
-
-    def __init__(
-        self, path: str, device: str, batch_rows: int, max_batch_size: int, max_wait_ms: float
-    ) -> None:
-        # here, so that a driver and its clients are spared these imports
-        import torch
-
-        from pld_ray.base_policy.lerobot_adapter import LeRobotBasePolicy
-
-        torch.set_num_threads(1)
-        self._policy = LeRobotBasePolicy(open_checkpoint(path), device, batch_rows)
-        self._batcher = Batcher(self._policy.infer, max_batch_size, max_wait_ms)
-
-    async def describe(self) -> PolicyDescription:
-        policy = self._policy
-        return PolicyDescription(
-            policy.action_dim, policy.n_action_steps, policy.input_features, policy.fingerprint
-        )
-
-    async def queue_depth(self) -> int:
-        return self._batcher.queue_depth
-
-    async def infer(
-        self,
-        observations: Mapping[str, np.ndarray],
-        tasks: list[str],
-        env_ids: list[int],
-        seeds: list[int] | None,
-    ) -> np.ndarray:
-        self._policy.check(observations, tasks)  # a bad request must not spoil its batch
-        return await self._batcher.submit(observations, tasks, env_ids, seeds)
-
-    async def metrics(self) -> dict[str, Any]:
-        batcher = self._batcher
-        milliseconds = 1000.0 * np.asarray(batcher.latencies or [np.nan])
-        return {
-            "pid": os.getpid(),
-            "queue_depth": batcher.queue_depth,
-            "batch_sizes": dict(batcher.batch_sizes),
-            "latency_ms": {f"p{q}": float(np.percentile(milliseconds, q)) for q in (50, 90, 99)},
-        }
+METRICS_TIMEOUT_S = 60.0
+RETRY_S = 0.2
+MAX_CONCURRENCY = 1000  # requests that may wait in one replica
 
 
 class BasePolicyPool:
-    """R replicas of one base policy, restarted by Ray when they die.
+    """Replicas of one base policy as Ray actors, shared by many env runners.
+
+    A controller actor on this node starts the replicas, replaces those that die or hang, and
+    scales their number with the load; all end with the process that made the pool.
 
     Args:
         path: LeRobot pretrained directory, readable on every node; None is the embedded policy.
-        num_replicas: R.
+        num_replicas: R, to begin with.
         max_batch_size: rows that a replica gathers at most; a multiple of `batch_rows` wastes none.
-        max_wait_ms: how long the first request of a batch waits for company.
+        max_wait_ms: how long an idle replica waits for a batch to grow at most.
         num_cpus: CPUs reserved by each replica, may be fractional.
         num_gpus: GPUs reserved by each replica, may be fractional.
         device: torch device of the replicas; default "cuda" when `num_gpus` > 0, else "cpu".
         batch_rows: rows of each network call, see `LeRobotBasePolicy`; answers equal an inline
             policy's bit for bit if it has the same `batch_rows` on the same kind of device.
+        loader_options: further keyword arguments of `load_base_policy`.
+        make_policy: makes another kind of policy: a module-level function, or its name as
+            "module:function". It is called with `policy_kwargs` alone; `path`, `device`,
+            `batch_rows` and `loader_options` are not used.
+        policy_kwargs: keyword arguments of `make_policy`.
+        adaptive: wait for company only as long as it pays, see `AdaptiveWait`.
+        min_replicas, max_replicas: bounds of autoscaling; default both R, no scaling.
+        target_depth: rows, waiting and in work, that one replica is meant to carry; default
+            `max_batch_size`.
+        scale_up_after_s, scale_down_after_s: how long the load must last, see `Scaling`.
+        deadline_s: seconds until a client's request fails.
+        late_after_s: seconds after which a client asks a second replica as well.
+        hang_timeout_s: seconds of one inference after which a replica is killed and replaced.
+        start_timeout_s: seconds that a replica may take to load and warm up.
+        resources: custom Ray resources reserved by each replica.
+        scheduling_strategy: Ray's, of each replica, e.g. "SPREAD".
+        sockets: clients reach replicas by a socket of their own, a tenth of the cost of an actor
+            call, and by actor calls where it cannot be reached; False for actor calls only.
+
+    Attributes:
+        name: of the controller actor, in the namespace `pld_ray`.
 
     Raises:
         FileNotFoundError, ValueError: the checkpoint is not usable (checked before any actor
             starts), or a setting is out of range.
+        RuntimeError: the cluster is too small for the replicas, or one of them does not start.
     """
 
     def __init__(
@@ -93,12 +80,35 @@ class BasePolicyPool:
         path: str | Path | None = None,
         num_replicas: int = 1,
         max_batch_size: int = 32,
-        max_wait_ms: float = 2.0,
+        max_wait_ms: float = 25.0,
         num_cpus: float = 1.0,
         num_gpus: float = 0.0,
         device: str | None = None,
         batch_rows: int = BATCH_ROWS,
+        *,
+        loader_options: Mapping[str, Any] | None = None,
+        make_policy: MakePolicy | None = None,
+        policy_kwargs: Mapping[str, Any] | None = None,
+        adaptive: bool = True,
+        min_replicas: int | None = None,
+        max_replicas: int | None = None,
+        target_depth: float | None = None,
+        scale_up_after_s: float = 2.0,
+        scale_down_after_s: float = 60.0,
+        deadline_s: float = 300.0,
+        late_after_s: float = 30.0,
+        hang_timeout_s: float = 60.0,
+        start_timeout_s: float = 600.0,
+        resources: Mapping[str, float] | None = None,
+        scheduling_strategy: Any = None,
+        sockets: bool = True,
     ) -> None:
+        check_positive(
+            deadline_s=deadline_s,
+            late_after_s=late_after_s,
+            hang_timeout_s=hang_timeout_s,
+            start_timeout_s=start_timeout_s,
+        )
         for name, value, low in (
             ("num_replicas", num_replicas, 1),
             ("max_batch_size", max_batch_size, 1),
@@ -106,96 +116,186 @@ class BasePolicyPool:
         ):
             if value < low:
                 raise ValueError(f"{name} must be at least {low}, not {value}")
-        directory = str(open_checkpoint(path).directory)
+        scaling = Scaling(
+            num_replicas if min_replicas is None else min_replicas,
+            num_replicas if max_replicas is None else max_replicas,
+            max_batch_size if target_depth is None else target_depth,
+            scale_up_after_s,
+            scale_down_after_s,
+        )
+        if not scaling.min_replicas <= num_replicas <= scaling.max_replicas:
+            raise ValueError(
+                f"num_replicas={num_replicas} must lie between min_replicas="
+                f"{scaling.min_replicas} and max_replicas={scaling.max_replicas}"
+            )
         device = device or ("cuda" if num_gpus > 0 else "cpu")
-        pool_id = uuid.uuid4().hex[:8]
-        self._names = [f"base_policy_{pool_id}_{i}" for i in range(num_replicas)]
-        actor_class = ray.remote(Replica)
-        self._replicas = [
-            actor_class.options(
-                name=name,
+        if make_policy is None:
+            policy_kwargs = {
+                "path": location(path),
+                "device": device,
+                "batch_rows": batch_rows,
+                **(loader_options or {}),
+            }
+        elif isinstance(make_policy, str) and ":" not in make_policy:
+            resolve(make_policy)  # says what is wrong; the module may exist on the nodes only
+        needs = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
+        check_fits(needs, scaling.min_replicas)
+        self._deadline_s, self._late_after_s = deadline_s, late_after_s
+        self._token = secrets.token_bytes(32) if sockets else b""
+        self.name = f"base_policy_{uuid.uuid4().hex[:8]}"
+        options: dict[str, Any] = {
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "resources": dict(resources or {}),
+            "max_concurrency": MAX_CONCURRENCY,
+        }
+        if scheduling_strategy is not None:
+            options["scheduling_strategy"] = scheduling_strategy
+        spec = PoolSpec(
+            name=self.name,
+            make_policy=make_policy or LEROBOT,
+            policy_kwargs=dict(policy_kwargs or {}),
+            num_replicas=num_replicas,
+            scaling=scaling,
+            max_batch_size=max_batch_size,
+            max_wait_ms=max_wait_ms,
+            adaptive=adaptive,
+            num_threads=max(1, int(num_cpus)) if make_policy is None else None,
+            options=options,
+            hang_timeout_s=hang_timeout_s,
+            start_timeout_s=start_timeout_s,
+            token=self._token,
+        )
+        self._controller: Any = (
+            ray.remote(PoolController)
+            .options(
+                name=self.name,
                 namespace=NAMESPACE,
-                num_cpus=num_cpus,
-                num_gpus=num_gpus,
+                num_cpus=0,
                 max_restarts=-1,
-                max_concurrency=1000,  # requests that may wait in one replica
-            ).remote(directory, device, batch_rows, max_batch_size, max_wait_ms)
-            for name in self._names
-        ]
+                max_concurrency=MAX_CONCURRENCY,
+                scheduling_strategy=beside_the_driver(),
+            )
+            .remote(spec)
+        )
         try:
-            self._description = ray.get([r.describe.remote() for r in self._replicas])[0]
-        except RayActorError as error:
+            self._description, self._table = ray.get(self._controller.start.remote())
+        except (RayActorError, RayTaskError) as error:
             self.stop()
-            raise RuntimeError(f"a base-policy replica did not start: {error}") from error
+            cause = getattr(error, "cause", None) or error
+            raise RuntimeError(f"a base-policy replica did not start: {cause}") from error
 
     def client(self, seed: int | None = None) -> PoolClient:
         """A picklable `BasePolicy` that asks these replicas; `seed` decides whom it asks first."""
-        return PoolClient(self._names, self._description, seed)
+        return PoolClient(
+            self.name,
+            self._table,
+            self._description,
+            self._deadline_s,
+            self._late_after_s,
+            self._token,
+            seed,
+        )
 
     def metrics(self) -> dict[str, Any]:
-        """Load of the pool.
+        """Load of the pool as plain values.
 
         Returns:
-            "replicas": per replica "pid", "queue_depth" (rows), "batch_sizes" (rows -> batches)
-            and "latency_ms" ("p50", "p90", "p99" of the last 1000 requests, queue included; nan
-            before the first), or None for one that is being restarted; "queue_depth" and
-            "batch_sizes": sums over them.
-        """
-        replicas: list[dict[str, Any] | None] = []
-        for replica in self._replicas:
-            try:
-                replicas.append(ray.get(replica.metrics.remote(), timeout=5.0))
-            except (RayActorError, GetTimeoutError):
-                replicas.append(None)
-        alive = [r for r in replicas if r is not None]
-        batch_sizes: Counter[int] = Counter()
-        for r in alive:
-            batch_sizes.update(r["batch_sizes"])
-        return {
-            "replicas": replicas,
-            "queue_depth": sum(r["queue_depth"] for r in alive),
-            "batch_sizes": dict(batch_sizes),
-        }
-
-    def wait_until_ready(self, timeout_s: float = 120.0) -> None:
-        """Return when every replica answers, those being restarted too.
+            Now: "num_replicas", "num_starting", "queue_depth" (rows that wait or are inferred),
+            "busy_share" (mean share of the last minute inside the policy; on a GPU, of the GPU's
+            time), "latency_ms" ("p50", "p95", "p99" of the last 1000 requests of each replica,
+            queue included; nan before the first). Since the start, replaced replicas included
+            (one that crashed may lack its last half second): "requests", "batches", "rows",
+            "batch_sizes" (rows -> batches), "retries", "deadline_misses", "refused" (while
+            draining), "restarts". "replicas": the same for each, with "name" and "pid", or None
+            for one that does not answer.
 
         Raises:
-            TimeoutError: one does not within `timeout_s`; the message names it.
+            TimeoutError: the pool's controller does not answer within a minute.
             RuntimeError: the pool was stopped.
         """
-        if not self._replicas:
-            raise RuntimeError("this base-policy pool was stopped: make a new one")
-        deadline = time.monotonic() + timeout_s
-        for name, replica in zip(self._names, self._replicas, strict=True):
-            while not answers(replica, deadline - time.monotonic()):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"base-policy replica {name} not ready in {timeout_s} s")
-                time.sleep(0.1)  # Ray answers at once while it restarts an actor
+        return self._ask("metrics", METRICS_TIMEOUT_S)
+
+    def wait_until_ready(self, timeout_s: float = 120.0) -> None:
+        """Return when every replica answers, those being replaced too.
+
+        Raises:
+            TimeoutError: one does not within `timeout_s`.
+            RuntimeError: the pool was stopped.
+        """
+        try:
+            self._ask("ready", timeout_s)
+        except TimeoutError:
+            table = self._ask("table", METRICS_TIMEOUT_S)
+            raise TimeoutError(
+                f"base-policy replicas not ready in {timeout_s} s; ready are "
+                f"{sorted(table.depths)} {table.note}".rstrip()
+            ) from None
+
+    def drain(self, timeout_s: float = 120.0) -> None:
+        """Answer what is queued and refuse what comes later; the replicas then end.
+
+        Raises:
+            TimeoutError: it takes longer than `timeout_s`.
+            RuntimeError: the pool was stopped.
+        """
+        self._ask("drain", timeout_s)
+
+    def restart(self, timeout_s: float = 600.0) -> None:
+        """Replace every replica, one after the other; no request is lost.
+
+        Raises:
+            TimeoutError: it takes longer than `timeout_s`.
+            RuntimeError: the pool was stopped.
+        """
+        self._ask("restart", timeout_s)
 
     def stop(self) -> None:
         """End the replicas for good and wait until Ray has forgotten them; safe to call again."""
-        for replica in self._replicas:
-            ray.kill(replica, no_restart=True)
-        self._replicas = []
+        if self._controller is None:
+            return
+        controller, self._controller = self._controller, None
+        names = [self.name]
+        with contextlib.suppress(RayActorError, GetTimeoutError):  # its replicas end with it
+            names += ray.get(controller.stop.remote(), timeout=STOP_TIMEOUT_S)
+        ray.kill(controller, no_restart=True)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while (left := [n for n in self._names if is_alive(n)]) and time.monotonic() < deadline:
+        while (left := [n for n in names if is_alive(n)]) and time.monotonic() < deadline:
             time.sleep(0.02)
         if left:
-            raise TimeoutError(f"base-policy replicas {left} did not stop in {STOP_TIMEOUT_S} s")
+            raise TimeoutError(f"base-policy actors {left} did not stop in {STOP_TIMEOUT_S} s")
+
+    def _ask(self, method: str, timeout_s: float) -> Any:
+        """What the controller answers; while Ray restarts it, it is asked again."""
+        if self._controller is None:
+            raise RuntimeError("this base-policy pool was stopped: make a new one")
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return ray.get(getattr(self._controller, method).remote(), timeout=left)
+            except ActorUnavailableError:
+                if not left:
+                    raise TimeoutError(f"the controller of {self.name} is not running") from None
+                time.sleep(min(RETRY_S, left))
 
 
-def answers(replica: Any, timeout_s: float) -> bool:
-    """The replica tells its load within `timeout_s`."""
-    try:
-        ray.get(replica.queue_depth.remote(), timeout=max(0.0, timeout_s))
-    except (RayActorError, GetTimeoutError):
-        return False
-    return True
+def location(path: str | Path | None) -> str | None:
+    """What replicas on any node load from, after a check on this one."""
+    checkpoint = open_checkpoint(path)
+    if path is None or not Path(path).expanduser().is_dir():
+        return path if path is None else str(path)
+    return str(checkpoint.directory)
+
+
+def check_positive(**settings: float) -> None:
+    for name, value in settings.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, not {value}")
 
 
 def is_alive(name: str) -> bool:
-    """Ray still knows the replica `name`."""
+    """Ray still knows the actor `name`."""
     try:
         ray.get_actor(name, namespace=NAMESPACE)
     except ValueError:

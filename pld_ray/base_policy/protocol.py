@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -25,6 +26,20 @@ class BasePolicy(Protocol):
             channel-first there, given channel-last uint8).
         fingerprint: sha256 over configuration, weights and processors; equal fingerprints mean
             equal answers on equal hardware.
+
+    A policy may also have these, which callers read through `PolicyDescription.of`:
+
+    * `chunk_size` (default `n_action_steps`): actions per row that `infer` returns. Those beyond
+      `n_action_steps` are played by prefetched chunks only, see `ChunkCache`.
+    * `n_obs_steps` (default 1): if above 1, each observation is [B, n_obs_steps, ...], oldest
+      first.
+    * `feature_dim` (default 0): F. If above 0, `infer_with_features` takes what `infer` takes and
+      returns the chunks and features [B, F] float32 from the same forward pass.
+    * `batch_rows`: rows of every network call, for a policy that pads and splits to one shape.
+    * `check(observations, tasks)`: raises ValueError for a request that does not fit, so that it
+      can be refused before it joins a batch.
+    * `submit`: takes what `infer` takes and returns at once; `.result()` of what it returns is the
+      chunks and features, `.cancel()` says that nobody will ask for them.
     """
 
     action_dim: int
@@ -51,6 +66,80 @@ class BasePolicy(Protocol):
             seeds: B integers; a stochastic policy draws row i's noise from seed i alone.
 
         Returns:
-            [B, T, A] float32 in environment units.
+            [B, T, A] float32 in environment units (T is `chunk_size` if the policy has one).
         """
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyDescription:
+    """The facts of a policy that others must know without loading it; see `BasePolicy`."""
+
+    action_dim: int
+    n_action_steps: int
+    input_features: dict[str, tuple[int, ...]]
+    fingerprint: str
+    chunk_size: int
+    n_obs_steps: int = 1
+    feature_dim: int = 0
+    batch_rows: int | None = None
+
+    @classmethod
+    def of(cls, policy: BasePolicy) -> PolicyDescription:
+        """The description of `policy`, with the defaults of what it does not have."""
+        return cls(
+            action_dim=policy.action_dim,
+            n_action_steps=policy.n_action_steps,
+            input_features={key: tuple(shape) for key, shape in policy.input_features.items()},
+            fingerprint=policy.fingerprint,
+            chunk_size=int(getattr(policy, "chunk_size", policy.n_action_steps)),
+            n_obs_steps=int(getattr(policy, "n_obs_steps", 1)),
+            feature_dim=int(getattr(policy, "feature_dim", 0)),
+            batch_rows=getattr(policy, "batch_rows", None),
+        )
+
+    def zeros(self, rows: int) -> dict[str, np.ndarray]:
+        """Observations [rows, ...] of zeros in the shapes and types that the policy takes."""
+        window = () if self.n_obs_steps == 1 else (self.n_obs_steps,)
+        return {
+            key: np.zeros((rows, *window, *row_shape(key, shape)), dtype=row_dtype(key, shape))
+            for key, shape in self.input_features.items()
+        }
+
+    def check(self, observations: Mapping[str, np.ndarray], tasks: Sequence[str]) -> int:
+        """The number of rows of a request with every needed observation, one per task.
+
+        Raises:
+            ValueError: an observation is missing, or has another number of rows than `tasks`.
+        """
+        missing = sorted(set(self.input_features) - set(observations))
+        if missing:
+            raise ValueError(f"the base policy needs {missing}; got {sorted(observations)}")
+        for key in self.input_features:
+            if np.shape(observations[key])[:1] != (len(tasks),):
+                raise ValueError(
+                    f"observation {key!r} has shape {np.shape(observations[key])}; expected "
+                    f"{len(tasks)} rows, one for each task"
+                )
+        return len(tasks)
+
+
+def infer(policy: BasePolicy, **request: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Chunks and, if the policy has them, features [B, F] of one `BasePolicy.infer` request."""
+    if getattr(policy, "feature_dim", 0) > 0:
+        return policy.infer_with_features(**request)  # type: ignore[attr-defined]
+    return policy.infer(**request), None
+
+
+def is_image(key: str, shape: tuple[int, ...]) -> bool:
+    """LeRobot's convention: three dimensions under `observation.image...`."""
+    return key.startswith("observation.image") and len(shape) == 3
+
+
+def row_shape(key: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """One row as environments give it: images are declared [C, H, W] and given [H, W, C]."""
+    return (*shape[1:], shape[0]) if is_image(key, shape) else tuple(shape)
+
+
+def row_dtype(key: str, shape: tuple[int, ...]) -> type[np.generic]:
+    return np.uint8 if is_image(key, shape) else np.float32

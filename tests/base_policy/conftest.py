@@ -1,9 +1,11 @@
-"""A small random ACT checkpoint and random observations for it."""
+"""Small random checkpoints of each policy type, and random observations for them."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.policies import make_pre_post_processors
 from lerobot.policies.act.configuration_act import ACTConfig
 from lerobot.policies.act.modeling_act import ACTPolicy
+from tiny_policies import VISION_LANGUAGE, load_policy, save_policy
+
+from pld_ray.base_policy import LeRobotBasePolicy
 
 STATE, ENVIRONMENT_STATE = "observation.state", "observation.environment_state"
 
@@ -64,3 +69,53 @@ def make_observations() -> Callable[[int, int], dict[str, np.ndarray]]:
         }
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Type -> checkpoint directory, saved once; the tokeniser is in `../tokenizer`."""
+    saved: dict[str, Path] = {}
+
+    def directory(kind: str) -> Path:
+        if kind not in saved:
+            saved[kind] = save_policy(kind, tmp_path_factory.mktemp(kind))
+        return saved[kind]
+
+    return directory
+
+
+@pytest.fixture(scope="session")
+def load_tiny(tiny_directory: Callable[[str], Path]) -> Callable[..., LeRobotBasePolicy]:
+    """`load_base_policy` of a tiny checkpoint by type, or of a directory made like one."""
+
+    def load(kind_or_directory: str | Path, **options: Any) -> LeRobotBasePolicy:
+        if isinstance(kind_or_directory, str):
+            kind_or_directory = tiny_directory(kind_or_directory)
+            if kind_or_directory.parent.name.startswith(VISION_LANGUAGE):
+                options.setdefault("tokenizer_path", kind_or_directory.parent / "tokenizer")
+        return load_policy(kind_or_directory, **options)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(load_tiny: Callable[..., LeRobotBasePolicy]) -> Callable[[str], LeRobotBasePolicy]:
+    """Type -> loaded policy, loaded once; with features where there are some."""
+    loaded: dict[str, LeRobotBasePolicy] = {}
+
+    def policy(kind: str) -> LeRobotBasePolicy:
+        if kind not in loaded:
+            features = "pooled" if kind in VISION_LANGUAGE else "none"
+            loaded[kind] = load_tiny(kind, features=features)
+        return loaded[kind]
+
+    return policy
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError(f"the network was asked for: {arguments[1:]}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)

@@ -1,0 +1,85 @@
+"""Observation names: what an environment calls them, and what the policy calls them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+
+IMAGE = "observation.image"
+WRIST_WORDS = ("wrist", "hand", "gripper", "image2")
+
+
+def environment_names(needed: Iterable[str], rename_map: Mapping[str, str]) -> dict[str, str]:
+    """Environment name -> policy name of every observation that the policy needs.
+
+    Args:
+        needed: the policy's names.
+        rename_map: environment name -> policy name; names that are not in it are the same in both.
+
+    Raises:
+        ValueError: the map names an observation that the policy does not have, or leads two of its
+            observations to one, or an image to something else.
+    """
+    needed = list(needed)
+    unknown = sorted(set(rename_map.values()) - set(needed))
+    if unknown:
+        raise ValueError(
+            f"--policy.rename_map leads to {unknown}, which the base policy does not have; it has "
+            f"{sorted(needed)}"
+        )
+    to_environment = {policy: env for env, policy in rename_map.items()}
+    names = {to_environment.get(policy, policy): policy for policy in needed}
+    if len(to_environment) < len(rename_map) or len(names) < len(needed):
+        raise ValueError(
+            f"--policy.rename_map {json.dumps(dict(rename_map))} gives two observations the same "
+            "name: each name may be used once"
+        )
+    for env, policy in names.items():
+        if env.startswith(IMAGE) != policy.startswith(IMAGE):
+            raise ValueError(
+                f"--policy.rename_map leads {env!r} to {policy!r}: images must stay images "
+                f"({IMAGE}...)"
+            )
+    return names
+
+
+def suggest_rename_map(needed: Iterable[str], given: Iterable[str]) -> dict[str, str]:
+    """A plausible `rename_map` (environment name -> policy name) for images of other names.
+
+    Wrist cameras are paired with wrist cameras first, then what is left in order. Empty if nothing
+    can be paired.
+
+    Args:
+        needed: the policy's names.
+        given: the environment's names.
+    """
+    needed, given = list(needed), list(given)
+    missing = [name for name in needed if name not in given and name.startswith(IMAGE)]
+    spare = [name for name in given if name not in needed and name.startswith(IMAGE)]
+    pairs: dict[str, str] = {}
+    tests: tuple[Callable[[str, str], bool], ...] = (_same_view, lambda env, policy: True)
+    for fits in tests:
+        for policy in missing:
+            free = (env for env in spare if env not in pairs and fits(env, policy))
+            if policy not in pairs.values() and (env := next(free, None)):
+                pairs[env] = policy
+    return pairs
+
+
+def missing_observations(needed: Iterable[str], given: Iterable[str]) -> str:
+    """The message for observations that the policy needs and the environment does not give."""
+    needed, given = list(needed), list(given)
+    missing = sorted(set(needed) - set(given))
+    message = f"the base policy needs {missing}, which are not among the given {sorted(given)}"
+    if suggestion := suggest_rename_map(needed, given):
+        message += f"; to rename them use --policy.rename_map='{json.dumps(suggestion)}'"
+    return message
+
+
+def _same_view(one: str, other: str) -> bool:
+    return _is_wrist(one) == _is_wrist(other)
+
+
+def _is_wrist(name: str) -> bool:
+    camera = name.rsplit(".", 1)[-1].lower()
+    return any(word in camera for word in WRIST_WORDS)

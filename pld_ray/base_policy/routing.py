@@ -1,0 +1,135 @@
+"""Whom a client asks: the less loaded of two replicas, without asking for their loads first."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+SUSPECT_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaTable:
+    """The replicas that take requests, as the pool's controller knew them.
+
+    Attributes:
+        version: later tables compare greater, those of a restarted controller too.
+        depths: replica name -> mean rows that waited there or were inferred.
+        endpoints: replica name -> host and port of its socket.
+        note: why there are none, for error messages.
+        accepting: False once the pool drains or stops: no replica will come.
+    """
+
+    version: tuple[int, int] = (0, 0)
+    depths: dict[str, float] = dataclasses.field(default_factory=dict)
+    endpoints: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+    note: str = ""
+    accepting: bool = True
+
+
+class Router:
+    """Chooses a replica for each request of one client.
+
+    Tables come with answers, a few times a second, so loads are old when they are read; if every
+    caller moved to whoever looked idle, all of them would move together and back again. So a
+    client stays with its replica, compares it once per table with one other drawn at random, and
+    moves with the probability that makes the two even if all their callers do alike. Its own
+    requests in flight it knows exactly: they are compared on every request.
+
+    Args:
+        table: the replicas to start with.
+        rng: draws whom to compare and whether to move.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        table: ReplicaTable,
+        rng: np.random.Generator,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.table = table
+        self._rng = rng
+        self._clock = clock
+        self._current: str | None = None
+        self._compared: tuple[int, int] | None = None
+        self._seen: dict[str, float] = {}  # depths told by answers, newer than the table's
+        self._in_flight: collections.Counter[str] = collections.Counter()
+        self._suspected: dict[str, float] = {}
+
+    def update(self, table: ReplicaTable | None) -> None:
+        """Take a table that is newer than the one known."""
+        if table is not None and table.version > self.table.version:
+            self.table = table
+            self._seen.clear()
+            self._suspected = {n: t for n, t in self._suspected.items() if n in table.depths}
+            if self._current not in table.depths:
+                self._current = None
+
+    def sent(self, name: str, rows: int) -> None:
+        self._in_flight[name] += rows
+
+    def is_idle(self, name: str) -> bool:
+        """No request of this client is on its way there."""
+        return name not in self._in_flight
+
+    def answered(self, name: str, rows: int, other_rows: float | None) -> None:
+        """A request sent to `name` is over; `other_rows` of others were there, if it tells."""
+        self._settle(name, rows)
+        self._suspected.pop(name, None)
+        if other_rows is not None:
+            self._seen[name] = other_rows
+
+    def released(self, name: str, rows: int) -> None:
+        """A request sent to `name` is not waited for any more."""
+        self._settle(name, rows)
+
+    def suspect(self, name: str) -> None:
+        """`name` was lost or late: for a while it is asked only if there is no other."""
+        self._suspected[name] = self._clock() + SUSPECT_S
+
+    def choose(self, avoid: Collection[str] = ()) -> str | None:
+        """The replica to ask, none of `avoid`; None if there is no other."""
+        names = [name for name in self.table.depths if name not in avoid]
+        if not names:
+            return None
+        if self._suspected:
+            now = self._clock()
+            names = [n for n in names if self._suspected.get(n, now) <= now] or names
+        if self._current not in names:
+            self._current = None
+        if len(names) == 1:
+            chosen = names[0]
+        elif self._current is None:
+            first, second = (names[i] for i in self._rng.choice(len(names), 2, replace=False))
+            chosen = second if self._rng.random() < self._move(first, second) else first
+        else:
+            chosen = self._compare(self._current, names)
+        if not avoid:
+            self._current, self._compared = chosen, self.table.version
+        return chosen
+
+    def _compare(self, current: str, names: list[str]) -> str:
+        if self._compared == self.table.version and not self._in_flight[current]:
+            return current
+        others = [name for name in names if name != current]
+        other = others[self._rng.integers(len(others))]
+        return other if self._rng.random() < self._move(current, other) else current
+
+    def _move(self, current: str, other: str) -> float:
+        """The probability of leaving `current` for `other`."""
+        here, there = self._depth(current), self._depth(other)
+        own = self._in_flight[current] - self._in_flight[other]
+        return own + (here - there) / (2.0 * max(here, there, 1.0))
+
+    def _settle(self, name: str, rows: int) -> None:
+        self._in_flight[name] -= rows
+        if self._in_flight[name] <= 0:
+            del self._in_flight[name]
+
+    def _depth(self, name: str) -> float:
+        return self._seen.get(name, self.table.depths.get(name, 0.0))
