@@ -110,6 +110,13 @@ class TrainingLoop:
                 if self._checkpoint_due():
                     self.save(f"step_{algorithm.env_steps:09d}")
                     self.run_dir.prune(self.config.checkpoint.keep)
+        if algorithm.updates == 0 and not stop.requested:
+            self.logger.warning(
+                "all %d total_steps went into %s: nothing was learnt. Raise total_steps, or lower "
+                "algorithm.offline_episodes (base successes to collect) or algorithm.warmup_steps",
+                total,
+                "the collection" if algorithm.phase == "collect" else "collection and Cal-QL",
+            )
         return not stop.requested
 
     def _evaluate(self, total: int, progress: TrainProgress) -> dict[str, float]:

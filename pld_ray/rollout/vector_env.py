@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from pld_ray.base_policy import BasePolicy, ChunkCache
+from pld_ray.base_policy.lerobot_names import missing_observations
 from pld_ray.rollout.env_group import Command, EnvGroup, InProcessEnvs, Outcome
 
 BASE_ACTION = "base_action"
@@ -197,7 +198,7 @@ def check_policy_matches(
         )
     missing = sorted(set(policy.input_features) - set(observation_space.spaces))
     if missing:
-        raise ValueError(missing_observations(policy, missing, observation_space))
+        raise ValueError(missing_observations(policy.input_features, observation_space.spaces))
     for key, shape in policy.input_features.items():
         # images are declared channel-first by LeRobot and given channel-last by environments
         given = tuple(observation_space.spaces[key].shape or ())
@@ -206,16 +207,3 @@ def check_policy_matches(
         if tuple(shape) != given:
             raise ValueError(f"the base policy needs {key!r} of shape {tuple(shape)}, not {given}")
     return observation_space, action_space
-
-
-def missing_observations(policy: BasePolicy, missing: list[str], given: gym.spaces.Dict) -> str:
-    """What the policy needs and the environment lacks, and how to mend it."""
-    from pld_ray.base_policy.lerobot_names import suggest_rename_map
-
-    needed, has = sorted(policy.input_features), sorted(given.spaces)
-    message = f"the base policy needs {needed}; the environment gives {has} and lacks {missing}"
-    renames = suggest_rename_map(needed, has)
-    if renames:
-        pairs = ", ".join(f"{env}: {own}" for env, own in renames.items())
-        return f"{message}. If these are the same things: --policy.rename_map='{{{pairs}}}'"
-    return f"{message} (cameras are chosen with --env.cameras=[image,image2])"

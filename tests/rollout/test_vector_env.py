@@ -68,7 +68,7 @@ def test_base_action_is_clipped_to_the_action_space():
         ({"action_dim": 7}, r"acts in 7 dimensions but the environment takes 3"),
         (
             {"input_features": {"observation.images.image": (3, 8, 8)}},
-            r"lacks \['observation.images",
+            r"needs \['observation.images",
         ),
         ({"input_features": {"observation.state": (9,)}}, r"of shape \(9,\), not \(2,\)"),
     ],
@@ -120,9 +120,10 @@ def test_a_policy_whose_cameras_have_other_names_is_told_the_rename_map():
     given = gym.spaces.Dict(
         {**CountingEnv().observation_space.spaces, "observation.images.image": picture}
     )
-    with pytest.raises(ValueError, match="lacks") as raised:
+    with pytest.raises(ValueError, match="needs") as raised:
         check_policy_matches(Looking(), given, CountingEnv().action_space)
     message = str(raised.value)
-    assert "--policy.rename_map='{observation.images.image: observation.images.front}'" in message
+    renames = '{"observation.images.image": "observation.images.front"}'
+    assert f"--policy.rename_map='{renames}'" in message
     for name in ("observation.images.front", "observation.images.image", "observation.state"):
         assert f"'{name}'" in message
