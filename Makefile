@@ -32,7 +32,7 @@ test-learning: setup  ## slow end-to-end learning runs
 	@$(RUN) $(BIN)/python -m pytest -m learning
 
 test-chaos: setup  ## nodes and servers killed under a run
-	@$(RUN) $(BIN)/python -m pytest tests/chaos -m "chaos or not chaos"
+	@$(RUN) $(BIN)/python -m pytest -m chaos
 
 lint: setup
 	@$(BIN)/ruff check --fix .

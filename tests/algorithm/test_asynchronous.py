@@ -132,6 +132,7 @@ def test_a_checkpoint_goes_on_with_the_same_counts(build, tmp_path):
     assert replay_added(algorithm) - added == algorithm.stored_steps - saved["stored_steps"]
 
 
+@pytest.mark.chaos
 def test_a_killed_runner_costs_only_what_was_in_flight(build):
     algorithm = build(point_config())
     algorithm.train()
@@ -145,6 +146,7 @@ def test_a_killed_runner_costs_only_what_was_in_flight(build):
     assert group.num_healthy_remote_env_runners() == 2
 
 
+@pytest.mark.chaos
 def test_a_stalled_runner_is_replaced_and_nobody_waits_for_it(build):
     algorithm = build(point_config(stall_timeout_s=15.0))
     algorithm.train()
@@ -167,6 +169,7 @@ def test_an_environment_that_cannot_work_stops_the_run_with_its_message(build):
         algorithm.train()
 
 
+@pytest.mark.chaos
 def test_a_dead_learner_is_an_error_of_its_own_kind(build):
     algorithm = build(point_config(num_learners=1))
     algorithm.train()
