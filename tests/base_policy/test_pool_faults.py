@@ -190,6 +190,7 @@ def table_of(pool):
     return ray.get(ray.get_actor(pool.name, namespace=NAMESPACE).table.remote())
 
 
+@pytest.mark.chaos
 def test_restarting_replaces_every_replica_and_loses_no_request(make_pool):
     pool = make_pool(num_replicas=2)
     before = {replica["name"] for replica in pool.metrics()["replicas"]}
@@ -213,6 +214,7 @@ def test_restarting_replaces_every_replica_and_loses_no_request(make_pool):
     assert metrics["restarts"] == 0
 
 
+@pytest.mark.chaos
 def test_replicas_are_added_and_removed_with_the_load(make_pool, tmp_path):
     pool = make_pool(
         tmp_path,
@@ -246,6 +248,7 @@ def finds_both_replicas(clients, pool):
     return len(served) == 2 and all(served)
 
 
+@pytest.mark.chaos
 def test_a_controller_that_dies_comes_back_with_new_replicas(make_pool):
     pool = make_pool()
     client = pool.client()
