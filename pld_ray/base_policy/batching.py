@@ -138,9 +138,13 @@ class Batcher:
 
     async def drain(self) -> None:
         """Take no more requests and return when those that wait have been answered."""
+        self.close()
+        await self._empty.wait()
+
+    def close(self) -> None:
+        """Take no more requests."""
         self._closed = True
         self._arrival.set()
-        await self._empty.wait()
 
     async def _consume(self) -> None:
         while True:

@@ -127,6 +127,7 @@ class PoolController:
         if self._loop is not None:
             self._loop.cancel()
         names = list(self._members)
+        await asyncio.gather(*(member.close() for member in self._in_state("ready")))
         for member in list(self._members.values()):
             self._end(member)
         self._publish()

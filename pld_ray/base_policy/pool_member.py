@@ -17,6 +17,7 @@ from pld_ray.base_policy.replica import MakePolicy, Replica
 from pld_ray.base_policy.routing import ReplicaTable
 
 METRICS_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
 MAX_FAILURES = 3  # batches in a row that raise, after which a replica counts as broken
 
 
@@ -125,6 +126,10 @@ class Member:
         """Return when what was queued has been answered, or the replica hangs."""
         await answer(self._handle.drain.remote(table), self._spec.hang_timeout_s)
         self.report = await self.metrics() or self.report
+
+    async def close(self) -> None:
+        """Return when it refuses requests, or does not answer."""
+        await answer(self._handle.close.remote(), CLOSE_TIMEOUT_S)
 
     def end(self) -> None:
         """Kill it."""

@@ -138,6 +138,11 @@ class Replica:
         self._table = table
         await self._batcher.drain()
 
+    async def close(self) -> None:
+        """Refuse what comes from now on: the kill that follows takes effect some time later."""
+        self._batcher.close()
+        await self._server.close()
+
     def _infer(self, **request: Any) -> Output:
         return infer(self._policy, **request)
 
