@@ -26,7 +26,7 @@ test: setup  ## static checks and every test but the slow learning runs
 	@$(RUN) $(BIN)/ruff check .
 	@$(RUN) $(BIN)/ruff format --check .
 	@$(RUN) $(BIN)/mypy
-	@$(RUN) $(BIN)/python -m pytest
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-learning: setup  ## slow end-to-end learning runs
 	@$(RUN) $(BIN)/python -m pytest -m learning
@@ -40,7 +40,7 @@ lint: setup
 	@$(BIN)/mypy
 
 bench: setup  ## every benchmark, one after the other
-	@for b in learner replay env pool scale; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
+	@for b in learner replay env pool scale tracking sweep; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
 
 clean:
 	rm -rf $(VENV) outputs

@@ -332,6 +332,10 @@ class ResidualSAC(Algorithm):
             )
         return values
 
+    def set_temperature(self, temperature: float) -> None:
+        """Put alpha, which is learnt from there on, to a value on every learner."""
+        self._on_learner(lambda learner, alpha: learner.set_temperature(alpha), alpha=temperature)
+
     def restart_runners(self, seed: int) -> None:
         """New episodes on every runner, from `seed`."""
         self.env_runner_group.foreach_env_runner(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -331,6 +332,11 @@ class ResidualSACLearner(TorchLearner):
             self._set_update_state(load_tree(path / self.shard.name("update")))
         self.replay.offline.load(path / self.shard.name("replay") / "offline")
         self.replay.online.load(path / self.shard.name("replay") / "online")
+
+    def set_temperature(self, temperature: float) -> None:
+        """Put alpha to a value; its optimiser goes on with the moments it has."""
+        with torch.no_grad():
+            self.sac.networks.log_alpha.fill_(math.log(temperature))
 
     def _update_state(self) -> dict[str, Any]:
         return {**self.sac.state_dict(), "calql": self.calql.state_dict()}

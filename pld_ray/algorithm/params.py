@@ -120,8 +120,11 @@ class ResidualSACParams:
     """Critic steps before the first actor step: the critic first sees explored actions, where its
     gradient in the action means something."""
     actor_lr: float = 5e-4
+    """Learning rate of the actor."""
     critic_lr: float = 5e-4
+    """Learning rate of the critics, and of the encoder that they train."""
     temperature_lr: float = 3e-4
+    """Learning rate of log alpha."""
     weight_decay: float = 0.0
     """AdamW decay on actor and critic; 0 is plain Adam."""
     grad_clip_norm: float = 0.0
@@ -164,8 +167,11 @@ class ResidualSACParams:
     residual_penalty: float = 0.0
     """Weight of ||delta||^2 in the actor loss."""
     log_std_init: float = -1.0
+    """Log standard deviation that the actor begins with."""
     log_std_min: float = -5.0
+    """Least log standard deviation."""
     log_std_max: float = 2.0
+    """Greatest log standard deviation."""
     init_final: float = 0.0
     """The actor's last weights start in Unif[-init_final, init_final]; 0 starts at the base
     policy."""

@@ -42,6 +42,13 @@ def small_config(**training):
     return config
 
 
+def point_config(**training):
+    """Without simulator and base policy, for what only concerns processes."""
+    config = small_config(warmup_actions="random", **training)
+    config.env_config = {"entry_point": "envs.point:PointEnv", "kwargs": {"episode_length": 40}}
+    return config.base_policy(type="none")
+
+
 def learner(algorithm):
     return algorithm.learner_group._learner
 
@@ -147,7 +154,7 @@ def test_same_seed_same_numbers(build):
 
 
 def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(build):
-    config = small_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
+    config = point_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
     algorithm = build(config)
     train_until_updates(algorithm)
     rows = algorithm.evaluate_residual([0, 1, 2, 3, 4])
@@ -166,7 +173,7 @@ def test_a_killed_runner_costs_its_open_episodes_and_nothing_else(build):
     import os
     import signal
 
-    config = small_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
+    config = point_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
     algorithm = build(config)
     train_until_updates(algorithm)
     pids = algorithm.env_runner_group.foreach_env_runner(
@@ -186,6 +193,15 @@ def test_a_killed_runner_costs_its_open_episodes_and_nothing_else(build):
     )
     for key, value in scales[0].items():
         assert torch.equal(value, scales[1][key]), "the restarted runner has other weights"
+
+
+def test_a_temperature_that_is_set_is_what_the_next_checkpoint_holds(build, tmp_path):
+    algorithm = build(point_config())
+    algorithm.set_temperature(0.0125)
+    algorithm.save_checkpoint(str(tmp_path))
+    algorithm.set_temperature(1.0)
+    algorithm.load_checkpoint(str(tmp_path))
+    assert float(weights(algorithm)["log_alpha"].exp()) == pytest.approx(0.0125)
 
 
 def test_rllibs_own_sample_and_evaluate_work(build):

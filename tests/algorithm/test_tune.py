@@ -11,11 +11,13 @@ from pld_ray.algorithm import ResidualSAC, ResidualSACConfig
 def test_a_grid_search_trains_checkpoints_and_reports(tmp_path):
     config = (
         ResidualSACConfig()
-        .environment(env_config={"task": "lift_the_can", "episode_length": 40})
+        .environment(env_config={"entry_point": "envs.point:PointEnv"})
+        .base_policy(type="none")
         .env_runners(num_env_runners=0)
         .training(
             offline_episodes=0,
             warmup_steps=80,
+            warmup_actions="random",
             batch_size=16,
             hidden_dims=[16],
             actor_delay_updates=0,

@@ -22,6 +22,7 @@ def rows(folder) -> list[dict]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.chaos
 def test_a_killed_driver_loses_nothing_but_the_time_since_its_checkpoint(start_run, tmp_path):
     folder = tmp_path / "run"
     common = ["--runners.num_env_runners=1", "--tracking.enabled=false"]
