@@ -1,17 +1,24 @@
-"""One MLflow run of one training run: created once, resumed after, and never in training's way."""
+"""One MLflow run of one training run: each point exactly once, and never in training's way."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pathlib
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pld_ray.tracking.folder_lock import FolderLock
+from pld_ray.tracking.mlflow_outgoing import (
+    PATIENCE_S,
+    SPOOL_FOLDER,
+    Outgoing,
+    continue_run,
+    send_spool,
+)
 from pld_ray.tracking.mlflow_record import (
     RECORD_FILE,
     read_record,
@@ -19,50 +26,30 @@ from pld_ray.tracking.mlflow_record import (
     sqlite_uri,
     write_record,
 )
-from pld_ray.tracking.mlflow_values import (
-    TAG_LENGTH,
-    entity_key,
-    finite_metrics,
-    flatten_params,
-    truncate,
-)
-from pld_ray.tracking.outbox import Outbox, Refused, shorten
-from pld_ray.tracking.quiet import http_limits, quiet_mlflow
+from pld_ray.tracking.mlflow_send import BATCH_LIMITS, relative_path
+from pld_ray.tracking.mlflow_store import MissingRunError, checked_tags, create_run
+from pld_ray.tracking.mlflow_values import finite_metrics, flatten_params
+from pld_ray.tracking.spool import Spool
+from pld_ray.tracking.system_metrics import SystemMetrics
 
-if TYPE_CHECKING:
-    from mlflow.entities import Experiment
-    from mlflow.tracking import MlflowClient
+__all__ = ["MissingRunError", "MlflowRun", "read_record", "send_spool"]
 
 log = logging.getLogger("pld_ray.tracking")
 
 STATUSES = ("FINISHED", "FAILED", "KILLED")
-START_TIMEOUT_S = 5
-CALL_TIMEOUT_S = 5
-ARTIFACT_TIMEOUT_S = 60
-FINISH_BUDGET_S = 60.0
-REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"}
-"""MLflow error codes that sending again cannot help; everything else counts as an outage."""
-
-
-class MissingRunError(ValueError):
-    """The run or experiment to log to was deleted or never was; the message says what to do."""
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A local file or folder on its way to the run's artifacts."""
-
-    path: pathlib.Path
-    folder: str | None
+FINISH_BUDGET_S = 120.0
+CHECKPOINT_FILES = ("learner.json", "learner.safetensors", "residual_sac.json", "trainer.json")
+"""What of a checkpoint goes to MLflow: networks, optimisers, counters; not the replay."""
 
 
 class MlflowRun:
-    """Logs one run through `MlflowClient`; no global MLflow state is read or changed.
+    """Logs one run; no call but the first and `finish` waits for a server or a database.
 
-    The run's id is kept in `<run_dir>/mlflow_run.json`; `MlflowRun.resume` continues from it.
-    Calls block for a few seconds at most. While the server is away, metrics, parameters and
-    artifacts are queued (`queue_size` values) and sent when it is back; the log says what was lost.
-    As a context manager it finishes as FINISHED, FAILED (exception) or KILLED (interrupt).
+    Whatever is logged is appended to files in `<run_dir>/mlflow_spool` and sent by a thread. What
+    could not be sent when the run ends stays there, for a resume or `send_spool`. The run's id is
+    kept in `<run_dir>/mlflow_run.json`; `MlflowRun.resume` continues from it, and leaves out the
+    points that were logged before. As a context manager it finishes as FINISHED, FAILED (after an
+    exception) or KILLED (after an interrupt).
 
     Args:
         run_dir: folder of the training run.
@@ -75,11 +62,13 @@ class MlflowRun:
         run_id: continue this run instead of making one.
         parent_run_id: MLflow run under which this one is shown (a sweep's).
         tags: of the run.
-        queue_size: values kept while the server is away.
+        system_metrics: log `system/...` about every ten seconds.
 
     Raises:
-        ConnectionError: the store cannot be opened or does not answer within seconds.
+        ConnectionError: the store cannot be opened or does not answer within seconds. A run that
+            is continued where it was logged before does not need an answer.
         MissingRunError: (a ValueError) `run_id` is not there, or the experiment was deleted.
+        BlockingIOError: another process logs this run.
     """
 
     def __init__(
@@ -93,23 +82,36 @@ class MlflowRun:
         run_id: str | None = None,
         parent_run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        queue_size: int = 50_000,
+        system_metrics: bool = False,
     ) -> None:
         self.run_dir = pathlib.Path(run_dir).resolve()
         self.tracking_uri = tracking_uri or sqlite_uri(store_dir or self.run_dir)
         self._finished = False
+        self._time = 0
+        self._step: int | None = None
+        self._lock = threading.RLock()
         all_tags = dict(tags or {})
         if parent_run_id is not None:
             all_tags["mlflow.parentRunId"] = parent_run_id
-        self._client, self.run_id = self._open(experiment_name, run_name, run_id, all_tags)
-        write_record(self.run_dir, self.tracking_uri, self.run_id)
-        from mlflow.entities import Metric, Param, RunTag
-
-        limits = {Metric: 1000, Param: 100, RunTag: 100}
-        where = f"MLflow at {self.tracking_uri}"
-        self._values = Outbox(self._send_values, where, limits, queue_size)
-        # Apart, so that artifacts which cannot be stored do not hold up the metrics behind them.
-        self._artifacts = Outbox(self._send_artifact, f"{where}, artifacts,", {}, queue_size)
+        self._sampler = SystemMetrics() if system_metrics else None
+        lock = FolderLock(self.run_dir / SPOOL_FOLDER)
+        try:
+            past = None
+            if run_id is not None:
+                self.run_id, past = run_id, continue_run(self.run_dir, self.tracking_uri, run_id)
+            else:
+                uri = self.tracking_uri
+                self.run_id = create_run(uri, experiment_name, run_name, all_tags)
+            write_record(self.run_dir, self.tracking_uri, self.run_id)
+            self._outgoing = Outgoing(
+                self.run_dir, self.tracking_uri, self.run_id, lock, past, self._sample_system
+            )
+        except BaseException:
+            lock.release()
+            raise
+        if run_id is not None:
+            self._append({"kind": "status", "status": "RUNNING", "time": _now()})
+            self.set_tags(all_tags)
 
     @classmethod
     def resume(
@@ -118,12 +120,13 @@ class MlflowRun:
         *,
         tracking_uri: str | None = None,
         tags: Mapping[str, str] | None = None,
+        system_metrics: bool = False,
     ) -> MlflowRun:
         """Continue the MLflow run of `run_dir`; `tracking_uri` is for a store that has moved.
 
         Raises:
             FileNotFoundError: `run_dir` has no record of a run, or its sqlite store is gone.
-            ConnectionError, MissingRunError: as for the constructor.
+            ConnectionError, MissingRunError, BlockingIOError: as for the constructor.
         """
         record = read_record(run_dir)
         if record is None:
@@ -138,76 +141,13 @@ class MlflowRun:
                 f"{store}, the MLflow store of this run, is missing: give its new place with "
                 "--tracking.uri=sqlite:///..., or train on with --tracking.enabled=false"
             )
-        return cls(run_dir, tracking_uri=uri, run_id=record["run_id"], tags=tags)
-
-    # --- opening ---------------------------------------------------------------------------------
-
-    def _open(
-        self, experiment_name: str, run_name: str | None, run_id: str | None, tags: dict[str, str]
-    ) -> tuple[MlflowClient, str]:
-        try:
-            with http_limits(START_TIMEOUT_S):
-                from mlflow.tracking import MlflowClient  # takes 5 s: not at this module's import
-
-                with quiet_mlflow():
-                    client = self._client = MlflowClient(self.tracking_uri, self.tracking_uri)
-                    if run_id is None:
-                        return client, self._create_run(experiment_name, run_name, tags)
-                    return client, self._continue_run(run_id, tags)
-        except MissingRunError:
-            raise
-        except Exception as error:  # whatever store, driver or HTTP stack lies behind the URI
-            raise ConnectionError(
-                f"MLflow at {self.tracking_uri} cannot be used ({shorten(error)}): give another "
-                "store with --tracking.uri=..., or train without MLflow with "
-                "--tracking.enabled=false"
-            ) from None
-
-    def _create_run(self, experiment_name: str, run_name: str | None, tags: dict[str, str]) -> str:
-        experiment = self._get_or_create_experiment(experiment_name)
-        run = self._client.create_run(
-            experiment.experiment_id,
-            run_name=run_name,
-            tags={entity_key(k): truncate(str(v), TAG_LENGTH) for k, v in tags.items()},
+        return cls(
+            run_dir,
+            tracking_uri=uri,
+            run_id=record["run_id"],
+            tags=tags,
+            system_metrics=system_metrics,
         )
-        return run.info.run_id
-
-    def _get_or_create_experiment(self, name: str) -> Experiment:
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            store = sqlite_path(self.tracking_uri)
-            artifacts = (store.parent / "mlartifacts").as_uri() if store else None
-            try:
-                self._client.create_experiment(name, artifact_location=artifacts)
-            except Exception as error:
-                if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
-                    raise  # anything but another run that made it at the same moment
-            experiment = self._client.get_experiment_by_name(name)
-        if experiment.lifecycle_stage == "deleted":
-            raise MissingRunError(
-                f"MLflow experiment {name!r} at {self.tracking_uri} was deleted: restore it with "
-                f"`mlflow experiments restore -x {experiment.experiment_id}`, or choose another "
-                "name with --tracking.experiment=..."
-            )
-        return experiment
-
-    def _continue_run(self, run_id: str, tags: dict[str, str]) -> str:
-        try:
-            lifecycle = self._client.get_run(run_id).info.lifecycle_stage
-        except Exception as error:
-            if getattr(error, "error_code", None) not in REFUSALS:
-                raise
-            lifecycle = "missing"
-        if lifecycle != "active":
-            raise MissingRunError(
-                f"MLflow run {run_id} is {lifecycle} at {self.tracking_uri}: restore it with "
-                f"`mlflow runs restore --run-id {run_id}`, or delete "
-                f"{self.run_dir / RECORD_FILE} to start a new MLflow run"
-            )
-        self._client.update_run(run_id, status="RUNNING")
-        for key, value in tags.items():
-            self._client.set_tag(run_id, entity_key(key), truncate(str(value), TAG_LENGTH))
-        return run_id
 
     # --- logging ---------------------------------------------------------------------------------
 
@@ -217,43 +157,51 @@ class MlflowRun:
         MLflow never changes a parameter, so one that a resumed run has changed is logged as the tag
         `changed.<name>` instead.
         """
-        from mlflow.entities import Param, RunTag
-
         flat = flatten_params(params)
-        known = self._known_params()
-        new = [Param(k, v) for k, v in flat.items() if k not in known]
+        with self._lock:
+            known = dict(self._outgoing.points.ledger.params)
+            self._append_values("params", {k: v for k, v in flat.items() if k not in known})
         changed = {k: v for k, v in flat.items() if known.get(k, v) != v}
         if changed:
             log.warning(
                 "MLflow keeps the first value of %s; the new ones are tags changed.<name>",
                 ", ".join(changed),
             )
-        self._values.put(
-            [*new, *(RunTag(f"changed.{k}"[:250], v[:TAG_LENGTH]) for k, v in changed.items())]
-        )
-
-    def _known_params(self) -> dict[str, str]:
-        try:
-            with http_limits(CALL_TIMEOUT_S):
-                return dict(self._client.get_run(self.run_id).data.params)
-        except Exception:  # away: the queue finds out, and reports it
-            return {}
+            self.set_tags({f"changed.{k}"[:250]: v for k, v in changed.items()})
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Log numbers at `step` (environment steps) with one request.
+        """Log numbers at `step` (environment steps), those left out that were logged before.
 
         None is skipped; NaN and infinity are not logged but counted in `tracking/non_finite`.
 
         Raises:
             TypeError: a value is no number.
         """
-        from mlflow.entities import Metric
+        values = finite_metrics(metrics)
+        with self._lock:
+            self._step = max(int(step), self._step or 0)
+            new = self._outgoing.points.ledger.new_points(values, int(step))
+            # MLflow takes two points that are equal in key, time, step and value for one
+            self._time = max(_now(), self._time + 1)
+            self._append_values("metrics", new, step=int(step), time=self._time)
 
-        now = int(time.time() * 1000)
-        self._values.put([Metric(k, v, now, int(step)) for k, v in finite_metrics(metrics).items()])
+    def restored(self, step: int) -> None:
+        """Training went back to a checkpoint at `step`: points that come again are left out."""
+        with self._lock:
+            self._outgoing.points.ledger.restore()
+            self._step = step
+        self.set_tags({"resumed_at_step": str(step)})
+
+    def set_tag(self, key: str, value: str) -> None:
+        """Set one tag of the run."""
+        self.set_tags({key: value})
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Set tags of the run."""
+        self._append_values("tags", checked_tags(tags))
 
     def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
-        """Copy a file, or a folder with all it holds, to the run's artifacts.
+        """Copy a file, or a folder with all it holds, to the run's artifacts; it must stay there.
 
         Args:
             path: local file or folder.
@@ -265,68 +213,88 @@ class MlflowRun:
         local = pathlib.Path(path).resolve()
         if not local.exists():
             raise FileNotFoundError(f"cannot log {local} to MLflow: no such file or folder")
-        self._artifacts.put([Artifact(local, artifact_path)])
+        record = {"kind": "artifact", "path": relative_path(local, self.run_dir)}
+        self._append({**record, "folder": artifact_path}, self._outgoing.artifacts)
 
-    def set_tag(self, key: str, value: str) -> None:
-        """Set one tag of the run."""
-        from mlflow.entities import RunTag
+    def log_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Copy the networks and counters of a checkpoint to the artifacts, without its replay.
 
-        self._values.put([RunTag(entity_key(key), truncate(str(value), TAG_LENGTH))])
+        Raises:
+            FileNotFoundError: the folder holds no checkpoint.
+        """
+        folder = pathlib.Path(path)
+        files = [folder / name for name in CHECKPOINT_FILES if (folder / name).is_file()]
+        for file in files or [folder / CHECKPOINT_FILES[0]]:
+            self.log_artifact(file, f"checkpoints/{folder.name}")
+
+    def _append_values(self, kind: str, values: Mapping[str, Any], **fields: Any) -> None:
+        """One record, or several where MLflow's limits ask for it."""
+        items = list(values.items())
+        for start in range(0, len(items), BATCH_LIMITS[kind]):
+            part = dict(items[start : start + BATCH_LIMITS[kind]])
+            self._append({"kind": kind, **fields, "values": part})
+
+    def _append(self, record: Mapping[str, Any], spool: Spool | None = None) -> None:
+        if self._finished and record["kind"] != "status":
+            raise RuntimeError(f"MLflow run {self.run_id} is finished: nothing can be logged to it")
+        try:
+            (spool or self._outgoing.points).append(record)
+        except OSError as error:
+            log.error("not logged to MLflow, %s cannot be written: %s", self.run_dir, error)
+
+    def _sample_system(self) -> None:
+        """In the sender's thread: one point of each system metric at a step, at most."""
+        with self._lock:
+            if self._sampler is None or self._finished or self._step is None:
+                return
+            if values := self._sampler.sample(self._step):
+                self.log_metrics(values, self._step)
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def _send_values(self, items: Sequence[Any]) -> None:
-        """Send items of one type. A repeated send is harmless: MLflow ignores equal values."""
-        field = {"Metric": "metrics", "Param": "params", "RunTag": "tags"}[type(items[0]).__name__]
-        with http_limits(CALL_TIMEOUT_S), refusals():
-            self._client.log_batch(self.run_id, synchronous=True, **{field: items})
-
-    def _send_artifact(self, items: Sequence[Artifact]) -> None:
-        (artifact,) = items
-        if not artifact.path.exists():
-            raise Refused(f"{artifact.path} was deleted before it could be sent")
-        with http_limits(ARTIFACT_TIMEOUT_S), quiet_mlflow(), refusals():
-            if artifact.path.is_dir():
-                folder = "/".join(filter(None, [artifact.folder, artifact.path.name]))
-                self._client.log_artifacts(self.run_id, str(artifact.path), folder)
-            else:
-                self._client.log_artifact(self.run_id, str(artifact.path), artifact.folder)
-
     @property
     def num_queued(self) -> int:
-        """Values and artifacts that wait for the server."""
-        return len(self._values) + len(self._artifacts)
+        """Values and artifacts that wait to be sent."""
+        return self._outgoing.num_pending
 
-    def flush(self) -> bool:
-        """Try now, outage or not, to send what is queued; says whether nothing is left."""
-        values, artifacts = self._values.flush(force=True), self._artifacts.flush(force=True)
-        return values and artifacts
+    def flush(self, budget_s: float = 60.0, patience_s: float = PATIENCE_S) -> bool:
+        """Send what is queued now, for `budget_s` seconds at most; says whether nothing is left."""
+        return self._outgoing.drain(budget_s, patience_s)
 
-    def finish(self, status: str = "FINISHED") -> None:
+    def finish(
+        self,
+        status: str = "FINISHED",
+        budget_s: float = FINISH_BUDGET_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         """Send what is queued and close the run; a second call does nothing.
 
         Args:
             status: FINISHED, FAILED or KILLED.
+            budget_s: seconds at most; what is left stays in the spool.
+            patience_s: of these, seconds in which nothing but errors comes back.
         """
         if status not in STATUSES:
             raise ValueError(f"status={status!r}: must be one of {', '.join(STATUSES)}")
-        if self._finished:
-            return
-        self._finished = True
-        boxes = (self._values, self._artifacts)
-        for box in boxes:
-            box.flush(force=True, budget_s=FINISH_BUDGET_S)
-        try:
-            with http_limits(CALL_TIMEOUT_S), quiet_mlflow():
-                self._client.set_terminated(self.run_id, status)
-        except Exception as error:
-            log.warning("MLflow run %s could not be closed: %s", self.run_id, shorten(error))
+        with self._lock:
+            if self._finished:
+                return
+            self._sample_system()  # a short run has one point too
+            self._finished = True
+        ended = _now()
+        self.flush(budget_s, patience_s)
+        self._append({"kind": "status", "status": status, "time": ended})
+        self.flush(min(10.0, budget_s), min(1.0, patience_s))
+        self._outgoing.close()
         if self.num_queued:
             log.warning(
-                "MLflow run %s is incomplete (%s); every metric is in %s",
+                "MLflow run %s is incomplete: %d values and %d artifacts wait in %s; send them "
+                "when the server is back with: pld-ray send %s",
                 self.run_id,
-                ", ".join(filter(None, [box.contents() for box in boxes])),
-                self.run_dir / "metrics.jsonl",
+                self._outgoing.points.num_pending,
+                self._outgoing.artifacts.num_pending,
+                self._outgoing.folder,
+                self.run_dir,
             )
 
     def __enter__(self) -> MlflowRun:
@@ -344,14 +312,6 @@ class MlflowRun:
             self.finish("FAILED" if issubclass(kind, Exception) else "KILLED")
 
 
-@contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Turn an answer of MLflow that will never change into `Refused`."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        if error.error_code in REFUSALS:
-            raise Refused(shorten(error)) from error
-        raise
+def _now() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)

@@ -1,0 +1,215 @@
+"""A policy into the registry, and out of it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pld_ray.registry.policy_files import export_policy
+from pld_ray.tracking.mlflow_record import RECORD_FILE, read_record
+from pld_ray.tracking.mlflow_store import opened_store
+from pld_ray.tracking.tags import version
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+ALIAS = "best"
+MODEL_NAME = "policy"
+"""Of the logged model on the run's page."""
+
+
+@dataclass(frozen=True)
+class RegisteredPolicy:
+    """Where a policy is in the registry."""
+
+    name: str
+    version: str
+    uri: str
+    """`models:/NAME@ALIAS`; moves on when a newer version is registered."""
+    tracking_uri: str
+
+
+def register_policy(
+    run_dir: str | os.PathLike[str],
+    name: str,
+    *,
+    checkpoint: str = "best",
+    alias: str = ALIAS,
+    tracking_uri: str | None = None,
+    run_id: str | None = None,
+) -> RegisteredPolicy:
+    """Make a new version of the registered model `name` from a checkpoint of a run.
+
+    Args:
+        run_dir: folder of the run.
+        name: in the registry; made if it is not there.
+        checkpoint: folder below the run's `checkpoints/`.
+        alias: set to the new version.
+        tracking_uri, run_id: of the run in MLflow; None is what its folder says.
+
+    Raises:
+        ConfigError: no such checkpoint, a run that MLflow does not know, a name it does not take,
+            or a server that does not answer.
+    """
+    from pld_ray.config import ConfigError
+    from pld_ray.run_dir import run_of_checkpoint
+
+    folder = pathlib.Path(run_dir).resolve()
+    path = folder / "checkpoints" / checkpoint
+    config = run_of_checkpoint(path).load_config()
+    record = read_record(folder) or {}
+    uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
+    if uri is None or run is None:
+        raise ConfigError(
+            f"{folder / RECORD_FILE} is missing: the run was not tracked with MLflow, so there is "
+            "no run to register a policy of; give tracking_uri and run_id of one"
+        )
+    if not name.strip() or re.search(r"[/:]", name):
+        raise ConfigError(f"{name!r} is no name for a registered model: it must not hold / or :")
+    with tempfile.TemporaryDirectory() as scratch:
+        exported = pathlib.Path(scratch) / "policy"
+        settings = export_policy(path, config, exported)
+        (exported / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
+        try:
+            with opened_store(uri, "") as client:
+                return _register(client, uri, run, name, alias, exported, settings, path)
+        except ConnectionError as error:
+            raise ConfigError(str(error)) from error
+
+
+def _register(
+    client: MlflowClient,
+    uri: str,
+    run_id: str,
+    name: str,
+    alias: str,
+    exported: pathlib.Path,
+    settings: Mapping[str, Any],
+    checkpoint: pathlib.Path,
+) -> RegisteredPolicy:
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.exceptions import MlflowException
+
+    progress = json.loads((checkpoint / "residual_sac.json").read_text())
+    run = client.get_run(run_id)
+    about = {"checkpoint": checkpoint.name, "env_steps": str(progress["env_steps"])}
+    about |= {k: v for k, v in run.data.tags.items() if k in ("task", "suite", "seed", "preset")}
+    logged = client.create_logged_model(
+        run.info.experiment_id,
+        name=MODEL_NAME,
+        source_run_id=run_id,
+        tags=about,
+        model_type="pld_ray policy",
+    )
+    local = exported.parent / "model"
+    save_model(local, exported, settings, logged.model_id, run_id)
+    client.log_model_artifacts(logged.model_id, str(local))
+    client.finalize_logged_model(logged.model_id, "READY")
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, progress["env_steps"])])
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    made = client.create_model_version(
+        name,
+        logged.artifact_location,
+        run_id=run_id,
+        tags=about,
+        description=f"Base + residual of run {run.info.run_name}, checkpoint {checkpoint.name}",
+        model_id=logged.model_id,
+    )
+    client.set_registered_model_alias(name, alias, made.version)
+    return RegisteredPolicy(name, str(made.version), f"models:/{name}@{alias}", uri)
+
+
+def save_model(
+    path: pathlib.Path,
+    exported: pathlib.Path,
+    settings: Mapping[str, Any],
+    model_id: str | None = None,
+    run_id: str | None = None,
+) -> None:
+    """Write the MLflow model of an exported policy to `path`: code, signature, example, files."""
+    import mlflow.pyfunc
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    def tensor(key: str, space: Mapping[str, Any]) -> TensorSpec:
+        return TensorSpec(np.dtype(space["dtype"]), (-1, *space["shape"]), key)
+
+    observations = settings["observations"]
+    example = {
+        key: np.zeros((1, *space["shape"]), space["dtype"]) for key, space in observations.items()
+    }
+    mlflow.pyfunc.save_model(
+        str(path),
+        python_model=str(pathlib.Path(__file__).with_name("policy_model.py")),
+        artifacts={"policy": str(exported)},
+        signature=ModelSignature(
+            inputs=Schema([tensor(key, space) for key, space in observations.items()]),
+            outputs=Schema([tensor("action", settings["actions"])]),
+        ),
+        input_example=example,
+        pip_requirements=[f"pld-ray=={version()}" if version() else "pld-ray"],
+        mlflow_model=Model(model_id=model_id, run_id=run_id),
+    )
+
+
+class LoadedPolicy:
+    """A policy from the registry."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.inputs: dict[str, tuple[int, ...]] = {
+            spec.name: tuple(spec.shape) for spec in model.metadata.signature.inputs.inputs
+        }
+        """Column -> shape, -1 for the batch."""
+
+    def predict(self, observations: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Composed and clipped actions [B, A] float32, without noise.
+
+        Args:
+            observations: column -> [B, ...], with the base policy's `base_action` [B, A].
+        """
+        return self._model.predict({key: observations[key] for key in self.inputs})
+
+
+def load_policy(model_uri: str, tracking_uri: str) -> LoadedPolicy:
+    """A policy ready to act; no global MLflow state is read or changed.
+
+    Args:
+        model_uri: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+        tracking_uri: of the store that it was registered in.
+
+    Raises:
+        ConfigError: the URI has another form, names no model, or the store does not answer.
+    """
+    from pld_ray.config import ConfigError
+
+    match = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", model_uri)
+    if match is None:
+        raise ConfigError(f"{model_uri!r} is no model: give models:/NAME@ALIAS or models:/NAME/1")
+    name, alias, number = match.groups()
+    try:
+        with opened_store(tracking_uri, "") as client, tempfile.TemporaryDirectory() as scratch:
+            if alias is not None:
+                number = client.get_model_version_by_alias(name, alias).version
+            source = client.get_model_version_download_uri(name, number)
+            import mlflow.artifacts
+            import mlflow.pyfunc
+
+            local = mlflow.artifacts.download_artifacts(
+                artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri
+            )
+            return LoadedPolicy(mlflow.pyfunc.load_model(local))
+    except ConnectionError as error:
+        raise ConfigError(f"{model_uri} cannot be loaded: {error}") from error

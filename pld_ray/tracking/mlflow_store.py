@@ -1,0 +1,202 @@
+"""Opening an MLflow store, and making or finding a run in it, with errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pld_ray.tracking.ledger import Ledger
+from pld_ray.tracking.mlflow_record import RECORD_FILE, sqlite_path
+from pld_ray.tracking.mlflow_values import TAG_LENGTH, entity_key, truncate
+from pld_ray.tracking.quiet import mlflow_manners
+from pld_ray.tracking.sender import shorten
+
+if TYPE_CHECKING:
+    from mlflow.entities import Experiment
+    from mlflow.tracking import MlflowClient
+
+OPEN_TIMEOUT_S = 15
+ADVICE = (
+    ": give another store with --tracking.uri=... (http://HOST:PORT of an `mlflow server`, or "
+    "sqlite:///FILE), or train without MLflow with --tracking.enabled=false"
+)
+EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development",  # else MLflow's pages are for chat bots
+    "mlflow.experiment.primaryMetric.name": "eval/residual_success",
+    "mlflow.experiment.primaryMetric.greaterIsBetter": "True",
+}
+REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"}
+"""MLflow error codes that asking again cannot help; everything else counts as an outage."""
+
+
+class MissingRunError(ValueError):
+    """The run or experiment to log to was deleted or never was; the message says what to do."""
+
+
+@contextlib.contextmanager
+def opened_store(tracking_uri: str, advice: str = ADVICE) -> Iterator[MlflowClient]:
+    """A client, with requests that fail within seconds.
+
+    Args:
+        tracking_uri: MLflow's.
+        advice: what the user can do, appended to the error.
+
+    Raises:
+        ConnectionError: what is asked of it fails; `MissingRunError` passes.
+    """
+    try:
+        with mlflow_manners(OPEN_TIMEOUT_S), sqlite_lock(tracking_uri):
+            from mlflow.tracking import MlflowClient  # takes 5 s: not at this module's import
+
+            yield MlflowClient(tracking_uri, tracking_uri)
+    except MissingRunError:
+        raise
+    except Exception as error:  # whatever store, driver or HTTP stack lies behind the URI
+        raise ConnectionError(
+            f"MLflow at {tracking_uri} cannot be used ({shorten(error)}){advice}"
+        ) from None
+
+
+@contextlib.contextmanager
+def sqlite_lock(tracking_uri: str) -> Iterator[None]:
+    """One process at a time: MLflow makes the tables of a new sqlite file without a lock."""
+    path = sqlite_path(tracking_uri)
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("a") as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def patiently[T](ask: Callable[[], T], patience_s: float) -> T:
+    """The answer of a store that may be away at the moment.
+
+    Raises:
+        ConnectionError: it did not answer within `patience_s` seconds.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return ask()
+        except ConnectionError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(1.0)
+
+
+def create_run(
+    tracking_uri: str,
+    experiment_name: str,
+    run_name: str | None,
+    tags: Mapping[str, str],
+) -> str:
+    """Make a run, and its experiment if there is none; the run's id.
+
+    Raises:
+        ConnectionError: the store cannot be used.
+        MissingRunError: the experiment was deleted.
+    """
+    with opened_store(tracking_uri) as client:
+        experiment = get_or_create_experiment(client, tracking_uri, experiment_name)
+        run = client.create_run(
+            experiment.experiment_id, run_name=run_name, tags=checked_tags(tags)
+        )
+        return run.info.run_id
+
+
+def check_run(tracking_uri: str, run_id: str) -> None:
+    """See that a run can be logged to.
+
+    Raises:
+        ConnectionError: the store cannot be used.
+        MissingRunError: it has no such run, or it was deleted.
+    """
+    with opened_store(tracking_uri) as client:
+        lifecycle = run_lifecycle(client, run_id)
+    if lifecycle != "active":
+        raise MissingRunError(
+            f"MLflow run {run_id} is {lifecycle} at {tracking_uri}: restore it with `mlflow runs "
+            f"restore --run-id {run_id}`, or delete {RECORD_FILE} in the run's folder to start a "
+            "new MLflow run"
+        )
+
+
+def find_child(
+    tracking_uri: str, experiment_name: str, parent_run_id: str, tags: Mapping[str, str]
+) -> str | None:
+    """The oldest run under `parent_run_id` that has all these tags; None if there is none.
+
+    Raises:
+        ConnectionError: the store cannot be used.
+    """
+    wanted = {"mlflow.parentRunId": parent_run_id, **tags}
+    condition = " and ".join(f"tags.`{key}` = '{value}'" for key, value in wanted.items())
+    with opened_store(tracking_uri) as client:
+        experiment = client.get_experiment_by_name(experiment_name)
+        if experiment is None:
+            return None
+        found = client.search_runs(
+            [experiment.experiment_id], condition, order_by=["attributes.start_time ASC"]
+        )
+        return found[0].info.run_id if found else None
+
+
+def ledger_of(tracking_uri: str, run_id: str) -> Ledger:
+    """What a run holds already, asked of the server.
+
+    Raises:
+        ConnectionError: the store cannot be used.
+    """
+    with opened_store(tracking_uri) as client:
+        data = client.get_run(run_id).data
+        ledger = Ledger({"params": data.params})
+        for key in data.metrics:
+            for point in client.get_metric_history(run_id, key):
+                ledger.note_point(key, point.step)
+    return ledger
+
+
+def run_lifecycle(client: MlflowClient, run_id: str) -> str:
+    """`active`, `deleted` or `missing`."""
+    try:
+        return client.get_run(run_id).info.lifecycle_stage
+    except Exception as error:
+        if getattr(error, "error_code", None) not in REFUSALS:
+            raise
+        return "missing"
+
+
+def get_or_create_experiment(client: MlflowClient, tracking_uri: str, name: str) -> Experiment:
+    """The experiment; artifacts of a sqlite store lie beside its file, in `mlartifacts/`.
+
+    Raises:
+        MissingRunError: it was deleted.
+    """
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        store = sqlite_path(tracking_uri)
+        artifacts = (store.parent / "mlartifacts").as_uri() if store else None
+        try:
+            client.create_experiment(name, artifact_location=artifacts, tags=EXPERIMENT_TAGS)
+        except Exception as error:
+            if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
+                raise  # anything but another run that made it at the same moment
+        experiment = client.get_experiment_by_name(name)
+    if experiment.lifecycle_stage == "deleted":
+        raise MissingRunError(
+            f"MLflow experiment {name!r} at {tracking_uri} was deleted: restore it with "
+            f"`mlflow experiments restore -x {experiment.experiment_id}`, or choose another name "
+            "with --tracking.experiment=..."
+        )
+    return experiment
+
+
+def checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags in the form, and within the limits, that MLflow accepts."""
+    return {entity_key(k): truncate(str(v), TAG_LENGTH) for k, v in tags.items()}
