@@ -1,0 +1,89 @@
+"""The report as one HTML page: figures to template."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import urllib.parse
+from collections.abc import Sequence
+
+import jinja2
+from markupsafe import Markup
+
+from pld_ray.report import figures, words
+from pld_ray.report.points import short_names
+from pld_ray.report.statistics import MIN_SEEDS
+from pld_ray.report.summary import Summary, n_episodes
+from pld_ray.report.svg import percent
+from pld_ray.report.videos import Video
+
+ASSETS = pathlib.Path(__file__).parent / "assets"
+GENERATOR = "pld-ray report"
+"""Content of the page's `generator` tag, by which a later report knows the file as its own."""
+
+LEGEND_ROWS = 12
+"""Settings in a legend; the rest unfolds."""
+TALL_ROWS = 40
+"""With more runs than this the tables scroll in a frame."""
+
+
+def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) -> str:
+    """The whole page; nothing in it is loaded from elsewhere."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(ASSETS),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {
+        "percent1": words.percent1,
+        "steps": words.whole,
+        "number": words.number,
+        "duration": words.duration,
+    }
+    views = figures.point_views(summary)
+    return environment.get_template("page.html").render(
+        generator=GENERATOR,
+        style=Markup((ASSETS / "style.css").read_text()),
+        script=Markup((ASSETS / "page.js").read_text()),
+        summary=summary,
+        title=summary.selection.title,
+        facts=words.facts(summary),
+        tiles=words.tiles(summary),
+        views=views,
+        threshold=percent(summary.threshold),
+        min_seeds=MIN_SEEDS,
+        episodes=n_episodes(summary.runs),
+        final_on=summary.final_on,
+        curves=figures.curves_chart(summary, views),
+        finals=figures.finals_chart(summary, views),
+        efficiency=figures.efficiency_chart(summary, views),
+        panels=figures.effect_panels(summary),
+        schedules=figures.schedules(views),
+        reached=words.reached,
+        state=lambda run: words.STATES.get(run.run.status, run.run.status.lower()),
+        failures=[run for run in summary.runs if run.run.status in ("FAILED", "KILLED")],
+        stopped=[run for run in summary.runs if run.run.tags.get("stopped")],
+        videos=[(video, link(video, output_dir)) for video in videos],
+        short=short_names(summary.swept),
+        has_throughput=any(run.steps_per_s is not None for run in summary.runs),
+        fastest=max((run.steps_per_s or 0 for run in summary.runs), default=0),
+        median=words.median,
+        several_seeds=any(view.summary.point.seeds > 1 for view in views),
+        without_interval=any(view.summary.finals and view.summary.low is None for view in views),
+        dashed=any(
+            view.summary.curve is not None and view.summary.curve.is_partial for view in views
+        ),
+        max_rows=figures.MAX_ROWS,
+        legend_rows=LEGEND_ROWS,
+        tall=" tall" if len(summary.runs) > TALL_ROWS else "",
+    )
+
+
+def link(video: Video, output_dir: pathlib.Path) -> str | None:
+    """Relative address of a video in a given folder or the report's own; None: only its path."""
+    if not video.linked:
+        return None
+    relative = os.path.relpath(video.path, output_dir)
+    return urllib.parse.quote(pathlib.PurePath(relative).as_posix())

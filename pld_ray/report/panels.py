@@ -1,0 +1,100 @@
+"""One small chart per swept parameter: final success by its value, as inline SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pld_ray.report.charts import dot_class, grouped, swarm
+from pld_ray.report.svg import (
+    Markup,
+    Scale,
+    clip,
+    dot,
+    line,
+    path,
+    percent,
+    picture,
+    text,
+    ticks,
+    y_axis,
+)
+
+PANEL = (320, 230)
+"""Size of a panel in pixels."""
+
+Result = tuple[float, bool]
+"""Success in [0, 1] of one run, and whether the run got to its end."""
+
+
+def effect_panel(
+    name: str,
+    groups: Sequence[tuple[str, Sequence[Result]]],
+    base: float | None,
+    y_range: tuple[float, float] = (0.0, 1.0),
+) -> Markup:
+    """Results by the value of one parameter: a dot for each run, a line through the means.
+
+    Args:
+        groups: (value, results) in the order of the axis.
+    """
+    width, height = PANEL
+    x = Scale(-0.5, len(groups) - 0.5, 46, width - 10)
+    y = Scale(*y_range, height - 46, 12)
+    parts = []
+    room = (x.end - x.start) / max(len(groups), 1) - 6
+    for place, (value, results) in enumerate(groups):
+        parts.append(text(x(place), height - 28, clip(value, room), "tick", "middle", value))
+        dots = sorted((y(success), complete) for success, complete in results)
+        shifts = swarm([at for at, _ in dots], 5)
+        parts += [
+            dot(x(place) + shift, at, 3, dot_class(complete))
+            for (at, complete), shift in zip(dots, shifts, strict=True)
+        ]
+    means = [
+        (x(place), y(float(np.mean([success for success, _ in results]))))
+        for place, (_, results) in enumerate(groups)
+    ]
+    parts += [path(means, "line"), *(dot(px, py, 4, "dot") for px, py in means)]
+    return _panel(name, x, y, parts, base)
+
+
+def scatter_panel(
+    name: str,
+    values: Sequence[float],
+    results: Sequence[Result],
+    base: float | None,
+    y_range: tuple[float, float] = (0.0, 1.0),
+) -> Markup:
+    """Results over a parameter of many values; its axis is logarithmic from 1 : 30 on."""
+    width, height = PANEL
+    low, high = min(values), max(values)
+    is_log = low > 0 and high / low >= 30
+    places = [math.log10(value) for value in values] if is_log else list(values)
+    margin = 0.04 * (max(places) - min(places))
+    x = Scale(min(places) - margin, max(places) + margin, 46, width - 10)
+    y = Scale(*y_range, height - 46, 12)
+    shown = [(at, f"{10**at:.3g}" if is_log else f"{at:.3g}") for at in ticks(x.low, x.high, 7)]
+    if is_log:  # whole powers of ten, and their threes where there are few
+        powers = range(math.floor(x.low), math.ceil(x.high) + 1)
+        marks = [m * 10.0**p for p in powers for m in ((1, 3) if x.high - x.low < 3 else (1,))]
+        shown = [(math.log10(v), f"{v:.0e}" if v < 0.01 else f"{v:g}") for v in marks]
+        shown = [(at, words) for at, words in shown if x.low <= at <= x.high]
+    parts = [text(x(at), height - 28, words, "tick", "middle") for at, words in shown]
+    parts += [
+        dot(x(at), y(success), 3, dot_class(complete))
+        for at, (success, complete) in zip(places, results, strict=True)
+    ]
+    return _panel(f"{name} (log)" if is_log else name, x, y, parts, base)
+
+
+def _panel(name: str, x: Scale, y: Scale, parts: Sequence[Markup], base: float | None) -> Markup:
+    width, height = PANEL
+    frame = [y_axis(y, x.start, x.end, percent, 6)]
+    if base is not None:
+        frame.append(line(x.start, y(base), x.end, y(base), "base"))
+    frame.append(text((x.start + x.end) / 2, height - 8, name, "axis", "middle"))
+    content = Markup("").join([*frame, grouped(0, False, parts, "panel")])
+    return picture(width, height, f"final success by {name}", content)

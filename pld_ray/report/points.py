@@ -1,0 +1,128 @@
+"""Runs grouped into points: the settings that were tried, each with its seeds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pld_ray.report.inputs import Selection
+from pld_ray.report.runs import Run
+
+SEEDS = ("seed", "collection_seed")
+BOOKKEEPING = (
+    *SEEDS,
+    "output_dir",
+    "offline_cache",
+    "ray_address",
+    "max_failures",
+    "evaluation.num_env_runners",
+)
+"""Parameters that distinguish runs, not settings."""
+BOOKKEEPING_GROUPS = ("tracking.", "checkpoint.", "placement.", "sweep.")
+AXIS = re.compile(r"(?:^|, )((?:[\w.]+, )*[\w.]+)=")
+"""The name of one axis in the tag `point`; several parameters that change together are one."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting and its runs."""
+
+    name: str
+    """The values that make it, with full names."""
+    label: str
+    """The same with short names."""
+    values: dict[str, str]
+    """Swept axis or parameter -> value."""
+    runs: list[Run]
+
+    @property
+    def seeds(self) -> int:
+        """Runs of the point."""
+        return len(self.runs)
+
+
+def group(selection: Selection) -> list[Point]:
+    """Points in the order of their first run.
+
+    Trials are grouped by the tag `point`; other runs by the parameters in which they differ, seeds
+    and bookkeeping apart.
+    """
+    runs = selection.runs
+    settings = [run_settings(run, runs) for run in runs]
+    short = short_names(swept_parameters(runs))
+    many_sweeps = len(selection.sweeps) > 1
+    groups: dict[str, list[int]] = {}
+    for index, run in enumerate(runs):
+        text = run.tags.get("point")
+        if text is None:
+            text = ", ".join(f"{key}={value}" for key, value in settings[index].items())
+        parent = run.tags.get("mlflow.parentRunId", "") if many_sweeps else ""
+        groups.setdefault(f"{parent[:8]}: {text}" if parent else text, []).append(index)
+    points = []
+    for name, indices in groups.items():
+        members = sorted((runs[i] for i in indices), key=_by_seed)
+        values = settings[indices[0]]
+        label = ", ".join(f"{short[k]}={v}" for k, v in values.items())
+        if many_sweeps and (sweep := selection.sweep_of(members[0])):
+            label = f"{sweep.name}: {label}" if label else sweep.name
+        points.append(Point(name, label or _fallback_label(name, members), values, members))
+    return _with_unique_labels(points)
+
+
+def run_settings(run: Run, runs: list[Run]) -> dict[str, str]:
+    """What distinguishes the setting of a run among others: axis or parameter -> value."""
+    text = run.tags.get("point")
+    if text is not None:
+        return parse_point(text)
+    return {key: run.params[key] for key in differing_parameters(runs) if key in run.params}
+
+
+def parse_point(text: str) -> dict[str, str]:
+    """The tag `point` taken apart: `a=1, b, c=[2, 3]` is `a` -> `1`, `b, c` -> `[2, 3]`."""
+    found = list(AXIS.finditer(text))
+    ends = [*(match.start() for match in found), len(text)][1:]
+    return {m.group(1): text[m.end() : end] for m, end in zip(found, ends, strict=False)}
+
+
+def swept_parameters(runs: list[Run]) -> list[str]:
+    """Every axis or parameter by which points differ, in the order of their first run."""
+    return list(dict.fromkeys(key for run in runs for key in run_settings(run, runs)))
+
+
+def differing_parameters(runs: list[Run]) -> list[str]:
+    """Parameters that the runs do not share, seeds and bookkeeping apart, in the config's order."""
+    keys = dict.fromkeys(key for run in runs for key in run.params)
+    return [
+        key
+        for key in keys
+        if key not in BOOKKEEPING
+        and not key.startswith(BOOKKEEPING_GROUPS)
+        and len({run.params.get(key) for run in runs}) > 1
+    ]
+
+
+def short_names(keys: list[str]) -> dict[str, str]:
+    """`algorithm.utd` -> `utd`, as far as that stays unique."""
+    last = [", ".join(part.rsplit(".", 1)[-1] for part in key.split(", ")) for key in keys]
+    return {k: s if last.count(s) == 1 else k for k, s in zip(keys, last, strict=True)}
+
+
+def _by_seed(run: Run) -> tuple[int, str]:
+    return int(run.seed) if run.seed.isdecimal() else -1, run.trial
+
+
+def _fallback_label(name: str, members: list[Run]) -> str:
+    if name:
+        return name
+    return members[0].trial if len(members) == 1 else f"{len(members)} runs alike"
+
+
+def _with_unique_labels(points: list[Point]) -> list[Point]:
+    """Points whose short labels clash keep their full names."""
+    labels = [point.label for point in points]
+    return [
+        point
+        if labels.count(point.label) == 1 or not point.name
+        else Point(point.name, point.name, point.values, point.runs)
+        for point in points
+    ]

@@ -1,0 +1,243 @@
+"""The figures of a report: one summary per run and per point."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pld_ray.report.importance import MIN_POINTS, Importance, estimate
+from pld_ray.report.inputs import Selection
+from pld_ray.report.points import Point, group, swept_parameters
+from pld_ray.report.runs import (
+    BASE,
+    HELD_BASE,
+    HELD_SUCCESS,
+    N_EPISODES,
+    SUCCESS,
+    UPDATES,
+    WALL_S,
+    Run,
+    Series,
+)
+from pld_ray.report.statistics import (
+    bootstrap_interval,
+    iqm,
+    mean,
+    on_grid,
+    steps_for_half,
+    steps_to,
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run's figures; None is not recorded."""
+
+    run: Run
+    final: float | None
+    """Success on the held states, else in the last evaluation while training."""
+    held: bool
+    """Whether `final` is of the held states."""
+    best: float | None
+    """Best success on the validation states."""
+    base: float | None
+    steps_to_threshold: float
+    """Infinity where no evaluation reached it."""
+    wall_s: float | None
+    steps_per_s: float | None
+    updates_per_s: float | None
+    """Since the first update."""
+
+    @property
+    def evaluated_to(self) -> int | None:
+        """Environment steps of the last evaluation."""
+        series = self.run.metrics.get(SUCCESS)
+        return int(series.steps[-1]) if series is not None else None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Success of a point over environment steps."""
+
+    steps: npt.NDArray[np.int64]
+    mean: Floats
+    complete: int
+    """Leading steps that every run of the point reached."""
+    low: Floats | None
+    high: Floats | None
+    """95 % interval over those steps; None with fewer than three runs."""
+    runs: list[Series]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some of the runs ended before the others."""
+        return self.complete < len(self.steps)
+
+
+@dataclass(frozen=True)
+class PointSummary:
+    """One point's figures over its runs."""
+
+    point: Point
+    runs: list[RunSummary]
+    iqm: float | None
+    mean: float | None
+    low: float | None
+    high: float | None
+    """95 % interval of the IQM; None with fewer than three evaluated runs."""
+    base: float | None
+    steps_to_threshold: float
+    """Steps by which half of the runs had reached it; infinity: not yet."""
+    curve: Curve | None
+
+    @property
+    def finals(self) -> list[float]:
+        """Final success of the runs that have one."""
+        return [run.final for run in self.runs if run.final is not None]
+
+    @property
+    def evaluated_to(self) -> int | None:
+        """Fewest steps to which a run that missed the threshold was evaluated."""
+        ends = [
+            run.evaluated_to
+            for run in self.runs
+            if math.isinf(run.steps_to_threshold) and run.evaluated_to is not None
+        ]
+        return min(ends, default=None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All figures of a report."""
+
+    selection: Selection
+    threshold: float
+    points: list[PointSummary]
+    """Best first; points without an evaluation last."""
+    swept: list[str]
+    importance: Importance
+
+    @property
+    def runs(self) -> list[RunSummary]:
+        """Every run, in the order of the points."""
+        return [run for point in self.points for run in point.runs]
+
+    @property
+    def best(self) -> PointSummary | None:
+        """The point of the highest IQM, None where nothing was evaluated."""
+        return self.points[0] if self.points and self.points[0].iqm is not None else None
+
+    @property
+    def final_on(self) -> str:
+        """Which states the final success is of: `held`, `validation` or `mixed`."""
+        held = {run.held for run in self.runs if run.final is not None}
+        if held == {True}:
+            return "held"
+        return "mixed" if True in held else "validation"
+
+    @property
+    def base(self) -> float | None:
+        """Success of the base policy, where all runs agree on it to within two points."""
+        rates = [run.base for run in self.runs if run.base is not None]
+        return float(np.median(rates)) if rates and max(rates) - min(rates) <= 0.02 else None
+
+
+def summarize(selection: Selection, threshold: float = 0.8) -> Summary:
+    """Compute every figure of a report."""
+    points = [_summarize_point(point, threshold) for point in group(selection)]
+    points.sort(key=lambda p: (-math.inf if p.iqm is None else p.iqm, p.mean or 0), reverse=True)
+    runs = [(s.point, run) for s in points for run in s.runs if run.final is not None]
+    ended = [(point, run) for point, run in runs if run.held]
+    if len({point.name for point, _ in ended}) >= MIN_POINTS:
+        runs = ended  # what a run had when it was stopped compares with nothing
+    rows = [(point.values, point.name, run.final or 0.0) for point, run in runs]
+    swept = swept_parameters(selection.runs)
+    return Summary(selection, threshold, points, swept, estimate(rows))
+
+
+def _summarize_point(point: Point, threshold: float) -> PointSummary:
+    runs = [summarize_run(run, threshold) for run in point.runs]
+    by_task: dict[str, list[float]] = {}
+    for run in runs:
+        if run.final is not None:
+            by_task.setdefault(run.run.task, []).append(run.final)
+    strata = [np.array(finals) for finals in by_task.values()]
+    finals = np.concatenate(strata) if strata else np.array([])
+    interval = bootstrap_interval(strata)
+    bases = [run.base for run in runs if run.base is not None]
+    return PointSummary(
+        point,
+        runs,
+        iqm=float(iqm(finals)) if len(finals) else None,
+        mean=float(finals.mean()) if len(finals) else None,
+        low=float(interval[0]) if interval else None,
+        high=float(interval[1]) if interval else None,
+        base=float(np.mean(bases)) if bases else None,
+        steps_to_threshold=steps_for_half([run.steps_to_threshold for run in runs]),
+        curve=success_curve(point.runs),
+    )
+
+
+def summarize_run(run: Run, threshold: float) -> RunSummary:
+    """One run's figures."""
+    evaluated = run.metrics.get(SUCCESS)
+    held, base = run.last(HELD_SUCCESS), run.last(HELD_BASE)
+    wall, updates = run.metrics.get(WALL_S), run.metrics.get(UPDATES)
+    return RunSummary(
+        run,
+        final=held if held is not None else run.last(SUCCESS),
+        held=held is not None,
+        best=float(evaluated.values.max()) if evaluated is not None else None,
+        base=base if base is not None else run.last(BASE),
+        steps_to_threshold=steps_to(evaluated, threshold),
+        wall_s=wall.last if wall is not None else None,
+        steps_per_s=_rate(wall.steps.astype(float), wall.values) if wall is not None else None,
+        updates_per_s=_updates_rate(updates, wall),
+    )
+
+
+def _rate(amounts: Floats, seconds: Floats) -> float | None:
+    """Growth per second between the first and the last point, from zero where there is but one."""
+    if len(amounts) == 1:
+        amounts, seconds = np.append(0.0, amounts), np.append(0.0, seconds)
+    taken = float(seconds[-1] - seconds[0])
+    return float(amounts[-1] - amounts[0]) / taken if taken > 0 else None
+
+
+def _updates_rate(updates: Series | None, wall: Series | None) -> float | None:
+    if updates is None or wall is None or updates.last <= 0:
+        return None
+    learning = updates.steps[updates.values > 0]
+    before = updates.steps[updates.steps < learning[0]]
+    start = before[-1] if len(before) else learning[0]
+    shared, first, second = np.intersect1d(updates.steps, wall.steps, return_indices=True)
+    since = shared >= start
+    if not since.any():
+        return None
+    return _rate(updates.values[first][since], wall.values[second][since])
+
+
+def success_curve(runs: list[Run]) -> Curve | None:
+    """Mean success of the runs that have evaluations, and its interval; None without any."""
+    series = [run.metrics[SUCCESS] for run in runs if SUCCESS in run.metrics]
+    if not series:
+        return None
+    grid, values = on_grid(series)
+    complete = int(np.isfinite(values).all(axis=0).sum())
+    evaluated = [run for run in runs if SUCCESS in run.metrics]
+    tasks = [run.task for run in evaluated]
+    strata = [values[[t == task for t in tasks], :complete] for task in dict.fromkeys(tasks)]
+    interval = bootstrap_interval(strata, mean) if complete else None
+    low, high = interval if interval is not None else (None, None)
+    return Curve(grid, np.nanmean(values, axis=0), complete, low, high, series)
+
+
+def n_episodes(runs: list[RunSummary]) -> int | None:
+    """Episodes of one evaluation while training, where all runs have the same number."""
+    counts = {run.run.last(N_EPISODES) for run in runs if SUCCESS in run.run.metrics} - {None}
+    return int(counts.pop() or 0) if len(counts) == 1 else None

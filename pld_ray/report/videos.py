@@ -1,0 +1,50 @@
+"""The videos of runs: those in their folders, else those among their artifacts on this machine."""
+
+from __future__ import annotations
+
+import pathlib
+import urllib.parse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pld_ray.report.runs import Run
+
+
+@dataclass(frozen=True)
+class Video:
+    """One video file."""
+
+    run: Run
+    path: pathlib.Path
+    linked: bool
+    """Below a folder that the report is about, so that a relative link survives moving both."""
+
+
+def find_videos(runs: Iterable[Run], folders: Sequence[pathlib.Path]) -> list[Video]:
+    """Videos of the runs, in the order of their names.
+
+    Args:
+        folders: run and sweep folders, and the report's own.
+    """
+    videos = []
+    for run in runs:
+        for root in _roots(run):
+            found = sorted((root / "videos").glob("**/*.mp4")) if root.is_dir() else []
+            videos += [Video(run, path, _below(path, folders)) for path in found]
+            if found:
+                break
+    return videos
+
+
+def _roots(run: Run) -> list[pathlib.Path]:
+    roots = []
+    if run.tags.get("run_dir"):
+        roots.append(pathlib.Path(run.tags["run_dir"]))
+    uri = urllib.parse.urlparse(run.artifact_uri)
+    if uri.scheme in ("", "file") and uri.path:
+        roots.append(pathlib.Path(urllib.parse.unquote(uri.path)))
+    return roots
+
+
+def _below(path: pathlib.Path, folders: Sequence[pathlib.Path]) -> bool:
+    return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)

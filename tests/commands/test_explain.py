@@ -1,0 +1,70 @@
+import pytest
+
+from pld_ray.config import ConfigError, TrainConfig, field_names, load_config
+from pld_ray.explain import choices, config_fields, explain, presets_with
+
+KEYS = [name for name in field_names(TrainConfig) if not name.endswith("*")]
+
+
+def test_a_key_has_words_type_default_and_presets():
+    assert explain("algorithm.utd").splitlines() == [
+        "algorithm.utd",
+        "  Gradient steps (critic updates) per stored environment step.",
+        "",
+        "  type     float",
+        "  default  1.0",
+        "  presets",
+        "    hilserl  1",
+        "    rlpd     20",
+        "    spec     1",
+    ]
+    assert explain("--algorithm.utd") == explain("algorithm.utd")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_and_group_can_be_explained(key):
+    text = explain(key)
+    assert text.startswith(key)
+    words = text.partition("\n  presets")[0]
+    assert max(len(line) for line in words.splitlines()) <= 100
+    field = config_fields()[key]
+    assert field.words
+
+
+def test_a_group_lists_its_keys():
+    text = explain("checkpoint")
+    assert "What is kept of a run." in text
+    assert "checkpoint.keep            Periodic checkpoints kept" in text
+
+
+def test_a_key_below_a_mapping_is_explained_by_the_mapping():
+    assert explain("env.kwargs.size") == explain("env.kwargs")
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("algorithm.udt", "algorithm.utd"), ("utd", "algorithm.utd"), ("polcy", "policy")],
+)
+def test_a_wrong_key_is_answered_with_the_closest_one(key, hint):
+    with pytest.raises(ConfigError, match=f"key {key} does not exist; did you mean {hint}\\?"):
+        explain(key)
+
+
+FIELDS = [field for field in config_fields().values() if len(choices(field)) > 1]
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.key)
+def test_every_listed_value_is_accepted_and_another_is_not(field):
+    needs = {
+        "algorithm.warmup_actions": ["--algorithm.offline_episodes=0"],
+        "algorithm.task_embedding": ["--algorithm.text_encoder_path=x"],
+        "algorithm.gripper": ["--algorithm.residual_dims=[]"],
+    }
+    for value in choices(field):
+        args = [f"--{field.key}={value}", *needs.get(field.key, [])]
+        assert load_config(TrainConfig, args) is not None
+
+
+def test_a_file_about_presets_is_not_one_of_them():
+    assert "ablation" not in presets_with("algorithm.calql_steps")
+    assert presets_with("algorithm.calql_steps") == {"calql": 5000}

@@ -1,0 +1,264 @@
+import csv
+import html.parser
+import json
+import pathlib
+import random
+import shutil
+
+import pytest
+from tracked import learning_run
+
+from pld_ray.cli import main
+from pld_ray.config import ConfigError
+from pld_ray.report.inputs import select
+from pld_ray.report.summary import summarize
+from pld_ray.report.write import make_report
+
+
+@pytest.fixture(scope="module")
+def made(sweep, tmp_path_factory):
+    """The report of the sweep."""
+    return make_report([str(sweep)], output_dir=str(tmp_path_factory.mktemp("report")))
+
+
+def page_of(made) -> str:
+    return pathlib.Path(made["files"][0]).read_text()
+
+
+def rows_of(path: str) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Tags(html.parser.HTMLParser):
+    """Names of the elements, and the addresses that they load."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names, self.addresses, self.text = [], [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.names.append(tag)
+        self.addresses += [v for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+# --- what is computed -----------------------------------------------------------------------------
+
+
+def test_a_sweep_is_summarised_by_point_and_ranked(sweep):
+    summary = summarize(select([str(sweep)]))
+    assert len(summary.points) == 12
+    assert all(point.point.seeds == 3 for point in summary.points)
+    ranked = [point.iqm for point in summary.points]
+    assert ranked == sorted(ranked, reverse=True)
+    best = summary.points[0]
+    assert best.point.values["algorithm.residual_scale"] == "1"
+    assert best.low <= best.iqm <= best.high
+    assert summary.base == 0.56
+    assert summary.importance.effects["algorithm.residual_scale"].stands_out
+
+
+def test_importance_looks_at_the_runs_that_got_to_their_end(sweep):
+    summary = summarize(select([str(sweep)]))
+    assert len(summary.runs) == 36
+    assert summary.importance.n_runs == 32  # one failed, three were stopped
+
+
+def test_the_curve_says_how_far_all_seeds_got(sweep):
+    points = {p.point.label: p for p in summarize(select([str(sweep)])).points}
+    failed = points["residual_scale=1, utd=2"].curve  # one of its seeds failed at 12,000 steps
+    assert failed.steps[failed.complete - 1] == 12_000
+    assert failed.steps[-1] == 36_000
+    assert len(failed.low) == failed.complete
+    assert points["residual_scale=1, utd=1"].curve.complete == 12
+
+
+def test_the_final_success_is_of_the_held_states_where_there_is_one(store):
+    rng = random.Random(0)
+    metrics = learning_run(0.9, 9_000, rng=rng)
+    metrics["eval/held_residual_success"] = [(36_000, 0.77)]
+    with_held = store.run("a", metrics=metrics)
+    without = store.run("b", metrics=learning_run(0.9, 9_000, rng=rng, held=False))
+    runs = {r.run.name: r for r in summarize(select([with_held, without], store.uri)).runs}
+    assert (runs["a"].final, runs["a"].held) == (0.77, True)
+    assert runs["b"].final == runs["b"].run.metrics["eval/residual_success"].last
+    assert not runs["b"].held
+
+
+def test_speed_is_measured_over_training_time_and_updates_since_the_first(store):
+    wall = [(s, s / 50) for s in range(500, 10_001, 500)]
+    updates = [(s, max(0.0, 2.0 * (s - 5_000))) for s in range(500, 10_001, 500)]
+    run_id = store.run("a", metrics={"time/wall_s": wall, "updates": updates})
+    (run,) = summarize(select([run_id], store.uri)).runs
+    assert run.wall_s == 200
+    assert run.steps_per_s == pytest.approx(50)
+    assert run.updates_per_s == pytest.approx(100)
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def test_the_page_loads_nothing_and_is_small(made):
+    page = page_of(made)
+    addresses = Tags(page).addresses
+    assert all(not a.startswith(("http:", "https:", "//", "file:")) for a in addresses)
+    assert "@import" not in page
+    assert "url(" not in page
+    assert len(page) < 3_000_000
+
+
+def test_the_page_shows_points_failures_early_stops_and_videos(made, sweep):
+    tags = Tags(page_of(made))
+    assert "residual_scale=1, utd=1" in tags.text
+    assert "NonFiniteTrainingError: critic_loss is NaN at update 5,210" in tags.text
+    assert "by the scheduler or the user at 15000 steps" in tags.text
+    assert tags.names.count("svg") >= 7
+    links = [a for a in tags.addresses if a.endswith(".mp4")]
+    assert len(links) == 2
+    assert links[0].endswith("/residual%20scale/trials/t0000/videos/state%207.mp4")
+
+
+def test_a_video_outside_the_given_folders_is_a_path_without_a_link(sweep, tmp_path):
+    run_id = select([str(sweep / "trials" / "t0000")]).runs[0].run_id
+    uri = f"sqlite:///{sweep.parent / 'mlflow.db'}"
+    tags = Tags(page_of(make_report([run_id], tracking_uri=uri, output_dir=str(tmp_path))))
+    assert str(sweep / "trials" / "t0000" / "videos" / "state 7.mp4") in tags.text
+    assert not [a for a in tags.addresses if a.endswith(".mp4")]
+
+
+def test_the_tables_hold_every_trial_and_every_point(made):
+    _, picture, trials, points = made["files"]
+    trial_rows, point_rows = rows_of(trials), rows_of(points)
+    assert len(trial_rows) == 36
+    assert len(point_rows) == 12
+    failed = next(row for row in trial_rows if row["state"] == "FAILED")
+    assert (failed["trial"], failed["final_on"], failed["algorithm.utd"]) == (
+        "t0034",
+        "validation",
+        "2",
+    )
+    missed = next(row for row in point_rows if not row["steps_to_threshold"])
+    assert int(missed["not_reached_by"]) in (15_000, 36_000)
+    assert float(point_rows[0]["iqm_success"]) >= float(point_rows[1]["iqm_success"])
+    assert pathlib.Path(picture).read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_text_from_mlflow_is_never_markup(store, tmp_path):
+    evil = "<script>alert(1)</script>&\"'"
+    metrics = {"eval/residual_success": [(1000, 0.5), (2000, 0.9)], "residual_scale": [(1000, 0.1)]}
+    parent = store.run(evil, tags={"pld_ray.kind": "sweep", "sweep": evil}, folder=tmp_path / "s")
+    for i in range(8):
+        store.run(
+            evil,
+            tags={"point": f"env.task={evil}{i}", "trial": evil, "failure": evil, "task": evil}
+            | {"stopped": evil, "cluster": evil, "run_dir": evil, "preset": evil, "seed": evil},
+            params={"env.task": f"{evil}{i}"},
+            metrics=metrics,
+            status="FAILED",
+            parent=parent,
+        )
+    page = page_of(make_report([str(tmp_path / "s")]))
+    tags = Tags(page)
+    assert tags.names.count("script") == 1
+    assert "<script>alert" not in page
+    assert evil in tags.text
+
+
+# --- little data ----------------------------------------------------------------------------------
+
+
+def test_a_single_run_is_a_report_without_an_interval(store, tmp_path):
+    rng = random.Random(0)
+    store.run("seed 0", metrics=learning_run(0.95, 9_000, rng=rng), folder=tmp_path / "run")
+    made = make_report([str(tmp_path / "run")])
+    assert made["files"][0] == str(tmp_path / "run" / "report" / "report.html")
+    assert made["points"][0]["n_seeds"] == 1
+    assert made["points"][0]["ci95_low"] is None
+    assert "1 run, no interval" in Tags(page_of(made)).text
+
+
+def test_a_run_without_evaluations_says_so(store, tmp_path, capsys):
+    store.run("young", metrics={"updates": [(500, 0.0)]}, status="RUNNING", folder=tmp_path / "r")
+    assert main(["report", str(tmp_path / "r")]) == 0
+    assert "missing: no evaluation in 1 of 1 run" in capsys.readouterr().out
+    text = Tags((tmp_path / "r" / "report" / "report.html").read_text()).text
+    assert "No run has an evaluation yet" in text
+    assert "No run has logged its training time" in text
+
+
+def test_a_sweep_without_trials_says_so(store, tmp_path):
+    store.run("empty", tags={"pld_ray.kind": "sweep"}, folder=tmp_path / "sweep")
+    made = make_report([str(tmp_path / "sweep")])
+    assert made["missing"] == ["no run: the sweep has no trial yet"]
+    assert rows_of(made["files"][2]) == []
+
+
+def test_two_seeds_show_their_results_in_place_of_an_interval(store, tmp_path):
+    for seed, final in enumerate((0.62, 0.84)):
+        metrics = {
+            "eval/residual_success": [(1000, 0.5), (2000, final)],
+            "eval/held_residual_success": [(2000, final)],
+        }
+        params = {"seed": seed, "output_dir": f"run{seed}"}
+        store.run(f"seed {seed}", params=params, metrics=metrics, folder=tmp_path / f"run{seed}")
+    made = make_report([str(tmp_path / f"run{i}") for i in (0, 1)], output_dir=str(tmp_path / "r"))
+    (point,) = made["points"]
+    assert (point["n_seeds"], point["iqm_success"], point["ci95_low"]) == (2, 0.73, None)
+    assert "62.0, 84.0" in Tags(page_of(made)).text
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_prints_its_figures_as_json(sweep, tmp_path, capsys):
+    args = ["report", str(sweep), f"--output_dir={tmp_path}", "--threshold=0.9", "--json"]
+    assert main(args) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["threshold"] == 0.9
+    assert len(printed["trials"]) == 36
+    assert "steps to 90 %" in Tags((tmp_path / "report.html").read_text()).text
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "no run was given; usage: pld-ray report"),
+        (["x", "--treshold=0.8"], "--treshold=0.8 is none of its flags"),
+        (["x", "--threshold=80"], "--threshold=80: must be a success rate in (0, 1]"),
+        (["x", "--threshold=high"], "--threshold=high: must be a success rate"),
+        (["x"], "x: no such folder, and no MLflow run id"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_status_2(args, words, capsys):
+    assert main(["report", *args]) == 2
+    printed = capsys.readouterr()
+    assert words in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+
+
+@pytest.mark.parametrize("name", ["report.html", "curves.png", "trials.csv", "points.csv"])
+def test_a_file_that_no_report_wrote_is_left_alone(made, sweep, tmp_path, name):
+    for path in made["files"]:
+        shutil.copy(path, tmp_path)  # a report's own files are in nobody's way
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"{name} exists and was not written by pld-ray report"):
+        make_report([str(sweep / "trials" / "t0000")], output_dir=str(tmp_path))
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_report_takes_the_place_of_an_older_one(made, sweep, tmp_path):
+    for path in made["files"]:
+        shutil.copy(path, tmp_path)
+    again = make_report([str(sweep / "trials" / "t0000")], output_dir=str(tmp_path))
+    assert len(rows_of(again["files"][2])) == 1
+
+
+def test_an_output_folder_that_cannot_be_made_is_one_sentence(sweep, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--output_dir=.*file/report cannot be written"):
+        make_report([str(sweep / "trials" / "t0000")], output_dir=str(tmp_path / "file" / "report"))

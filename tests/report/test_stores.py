@@ -1,0 +1,188 @@
+import json
+import os
+import pathlib
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+
+from pld_ray.config import ConfigError
+from pld_ray.report.inputs import select
+from pld_ray.report.runs import HISTORIES
+from pld_ray.report.stores import ClientStore, SqliteStore, open_store
+
+
+@pytest.fixture(scope="module")
+def server(sweep, tmp_path_factory):
+    """`mlflow server` over the store of the sweep."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    store, address = sweep.parent / "mlflow.db", f"http://127.0.0.1:{port}"
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
+    environment = {
+        **os.environ,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*command, "--backend-store-uri", f"sqlite:///{store}"],
+            stdout=out,
+            stderr=out,
+            cwd=log.parent,
+            env=environment,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + 120
+    while not answers(f"{address}/health"):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    yield address
+    os.killpg(process.pid, 15)
+    process.wait(30)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return response.status == 200
+    except OSError:
+        return False
+
+
+def load(reader, sweep: pathlib.Path):
+    run_id = json.loads((sweep / "mlflow_run.json").read_text())["run_id"]
+    return reader.load(run_id)
+
+
+def assert_equal_runs(one, other):
+    assert (one.run_id, one.name, one.status) == (other.run_id, other.name, other.status)
+    assert (one.start_ms, one.end_ms) == (other.start_ms, other.end_ms)
+    assert (one.params, one.tags) == (other.params, other.tags)
+    assert one.latest == other.latest
+    assert one.metrics.keys() == other.metrics.keys()
+    for key, series in one.metrics.items():
+        np.testing.assert_array_equal(series.steps, other.metrics[key].steps)
+        np.testing.assert_array_equal(series.values, other.metrics[key].values)
+
+
+def test_the_file_read_directly_gives_the_runs_that_mlflow_gives(sweep, server):
+    uri = f"sqlite:///{sweep.parent / 'mlflow.db'}"
+    direct = open_store(uri)
+    assert isinstance(direct, SqliteStore)
+    parent, trials = load(direct, sweep)
+    assert len(trials) == 36
+    assert set(trials[0].metrics) == set(HISTORIES)
+    assert trials[0].latest["eval/base_success"] == 0.56
+    for other in (ClientStore(uri), open_store(server)):
+        other_parent, other_trials = load(other, sweep)
+        assert_equal_runs(parent, other_parent)
+        for one, two in zip(trials, other_trials, strict=True):
+            assert_equal_runs(one, two)
+
+
+@pytest.mark.parametrize("where", ["sqlite", "server"])
+def test_an_unknown_run_id_is_named_with_its_store(sweep, server, where):
+    uri = server if where == "server" else f"sqlite:///{sweep.parent / 'mlflow.db'}"
+    with pytest.raises(ConfigError, match=f"has no MLflow run {'0' * 32}: check the id"):
+        open_store(uri).load("0" * 32)
+
+
+@pytest.mark.parametrize("reader", [open_store, ClientStore])
+def test_a_deleted_run_says_how_to_restore_it_and_a_deleted_trial_is_left_out(store, reader):
+    parent = store.run("sweep", tags={"pld_ray.kind": "sweep"})
+    trials = [store.run(name, parent=parent) for name in ("t0", "t1")]
+    store.client.delete_run(trials[0])
+    found, children = reader(store.uri).load(parent)
+    assert (found.run_id, [c.run_id for c in children]) == (parent, [trials[1]])
+    with pytest.raises(ConfigError, match="was deleted: restore it with `mlflow runs restore"):
+        reader(store.uri).load(trials[0])
+
+
+def test_values_that_are_not_numbers_are_left_out(store):
+    run_id = store.run("r", metrics={"residual_scale": [(1, 0.5), (2, float("nan")), (3, 1.0)]})
+    for reader in (open_store, ClientStore):
+        run, _ = reader(store.uri).load(run_id)
+        assert run.metrics["residual_scale"].steps.tolist() == [1, 3]
+
+
+def test_a_server_that_does_not_answer_is_one_sentence():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        uri = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"MLflow at {uri} cannot be read .*start the server"):
+            open_store(uri).load("0" * 32)
+
+
+def test_a_file_that_is_gone_or_no_store_is_one_sentence(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"mlflow.db, the MLflow store, is missing: .*tracking_uri"
+    ):
+        open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    (tmp_path / "text.db").write_text("not a database, but long enough to look at\n" * 50)
+    with pytest.raises(ConfigError, match=r"text.db cannot be read as an MLflow store"):
+        open_store(f"sqlite:///{tmp_path / 'text.db'}")
+    sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE t (x)")
+    with pytest.raises(ConfigError, match=r"empty.db is no MLflow store"):
+        open_store(f"sqlite:///{tmp_path / 'empty.db'}")
+
+
+def test_tables_laid_out_differently_are_left_to_mlflow(tmp_path):
+    connection = sqlite3.connect(tmp_path / "other.db")
+    connection.execute("CREATE TABLE runs (run_uuid TEXT)")
+    connection.commit()
+    assert isinstance(open_store(f"sqlite:///{tmp_path / 'other.db'}"), ClientStore)
+
+
+# --- what was asked for ---------------------------------------------------------------------------
+
+
+def test_a_sweep_brings_its_trials_and_a_run_given_twice_counts_once(sweep):
+    trial = sweep / "trials" / "t0003"
+    selection = select([str(sweep), str(trial)])
+    assert len(selection.runs) == 36
+    assert selection.title == "residual scale and UTD"
+    assert selection.sweep_of(selection.runs[0]).run_id == selection.sweeps[0].run_id
+    alone = select([str(trial)])
+    assert [run.trial for run in alone.runs] == ["t0003"]
+
+
+def test_a_run_id_needs_a_store(sweep):
+    run_id = select([str(sweep / "trials" / "t0003")]).runs[0].run_id
+    uri = f"sqlite:///{sweep.parent / 'mlflow.db'}"
+    assert select([run_id], uri).runs[0].trial == "t0003"
+    with pytest.raises(ConfigError, match=f"{run_id} is an MLflow run id: say in which store"):
+        select([run_id])
+
+
+def test_a_store_that_moved_is_given_with_the_tracking_uri(sweep, tmp_path):
+    (tmp_path / "run").mkdir()
+    record = (sweep / "mlflow_run.json").read_text().replace(str(sweep.parent), "/elsewhere")
+    (tmp_path / "run" / "mlflow_run.json").write_text(record)
+    with pytest.raises(ConfigError, match=r"/elsewhere/mlflow.db, the MLflow store, is missing"):
+        select([str(tmp_path / "run")])
+    uri = f"sqlite:///{sweep.parent / 'mlflow.db'}"
+    assert len(select([str(tmp_path / "run")], uri).runs) == 36
+
+
+def test_a_folder_without_a_record_says_what_to_give(sweep, tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no mlflow_run.json: give the folder of a run"):
+        select([str(tmp_path)])
+    (tmp_path / "config.yaml").write_text("seed: 0\n")
+    with pytest.raises(ConfigError, match="this run was not tracked"):
+        select([str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"t0000, or .*trials/\*"):
+        select([str(sweep / "trials")])
+    with pytest.raises(ConfigError, match="nowhere: no such folder, and no MLflow run id either"):
+        select(["nowhere"])
+    (tmp_path / "mlflow_run.json").write_text("{")
+    with pytest.raises(ConfigError, match="must hold tracking_uri and run_id"):
+        select([str(tmp_path)])
