@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import pathlib
 from dataclasses import asdict
@@ -21,6 +20,7 @@ from pld_ray.algorithm.pretrained import check_pretrained
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.algorithm.validation import check_grippers
 from pld_ray.base_policy import base_policy_fingerprint
+from pld_ray.cluster import quiet_ray
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
 from pld_ray.replay import FrameRing
 from pld_ray.rollout.factory import env_maker, make_base_policy
@@ -150,6 +150,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
             missing, incomplete or made for another environment, cameras that the vision encoder
             cannot read, a replay larger than this machine's memory.
     """
+    quiet_ray()
     try:
         if config.pretrained_critic is not None:
             check_pretrained(config.pretrained_critic)
@@ -224,5 +225,5 @@ def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
 
 def build_algorithm(config: TrainConfig) -> ResidualSAC:
     """Build the algorithm; Ray must be running."""
-    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
+    quiet_ray()
     return algorithm_config(config).build_algo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,14 @@ Resources = dict[str, float]
 NOT_COUNTED = ("memory", "object_store_memory")
 
 
-def start_ray(config: TrainConfig) -> bool:
-    """Join the cluster that the configuration or RAY_ADDRESS names, or start a local one.
+def quiet_ray() -> None:
+    """Hold back what Ray logs below an error; `log_level` alone leaves deprecations of its own."""
+    for name in ("ray", "ray.rllib", "ray.tune", "ray._common"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def start_ray(config: TrainConfig, ray_address: str | None = None) -> bool:
+    """Join the cluster that `ray_address`, the configuration or RAY_ADDRESS names, or start one.
 
     Returns:
         Whether this process started or joined Ray and has to leave it.
@@ -26,7 +33,7 @@ def start_ray(config: TrainConfig) -> bool:
     """
     if ray.is_initialized():
         return False
-    address = config.ray_address or os.environ.get("RAY_ADDRESS")
+    address = ray_address or config.ray_address or os.environ.get("RAY_ADDRESS")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     runtime_env: dict[str, Any] = {}
     if config.placement.env_vars:
@@ -50,6 +57,7 @@ def start_ray(config: TrainConfig) -> bool:
     for _, r in demands(config):
         custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
     ray.init(
+        "local",  # not a cluster that happens to run on this machine
         num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
         resources=dict(custom) or None,
         include_dashboard=False,
@@ -86,10 +94,14 @@ def check_cluster(config: TrainConfig) -> None:
     Raises:
         ConfigError: what is short, on how many nodes of which size.
     """
+    check_fits(config, demands(config))
+
+
+def check_fits(config: TrainConfig, asked: Sequence[tuple[str, Resources]]) -> None:
+    """Refuse what finds no room on the present nodes; see `check_cluster`."""
     if not config.placement.check:
         return
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    asked = demands(config)
+    nodes = alive_nodes()
     homeless = unplaced(asked, nodes)
     if not homeless:
         return
@@ -105,6 +117,11 @@ def check_cluster(config: TrainConfig) -> None:
         "policy.replicas, placement.*), add nodes, or set --placement.check=false if the cluster "
         "grows on demand"
     )
+
+
+def alive_nodes() -> list[Resources]:
+    """The resources of each node that is there."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def unplaced(

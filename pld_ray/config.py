@@ -377,14 +377,6 @@ def dump_config(config: Any) -> str:
     return yaml.safe_dump(draccus.encode(config), sort_keys=False)
 
 
-def pop_flag(args: list[str], name: str) -> bool:
-    """Remove a bare `--name` from args and say whether it was there."""
-    present = f"--{name}" in args
-    while f"--{name}" in args:
-        args.remove(f"--{name}")
-    return present
-
-
 def main_print(config: Any) -> None:
     """Print the complete configuration."""
     sys.stdout.write(dump_config(config))

@@ -6,6 +6,8 @@ import json
 import os
 import pathlib
 import shutil
+import socket
+import time
 from typing import Any
 
 import draccus
@@ -13,8 +15,10 @@ import yaml
 
 from pld_ray.algorithm.algorithm import PROGRESS_FILE, ResidualSAC, write_json_atomically
 from pld_ray.config import ConfigError, TrainConfig, check_key, dump_config, field_names, yaml_keys
+from pld_ray.tracking.files import write_atomically
 
 TRAINER_FILE = "trainer.json"
+LOCK_FILE = "run.lock"
 
 
 class RunError(RuntimeError):
@@ -61,6 +65,43 @@ class RunDir:
         config = draccus.decode(TrainConfig, yaml.safe_load(path.read_text()))
         config.validate()
         return config
+
+    def claim(self, wait_s: float = 0.0) -> None:
+        """Write `run.lock`: this process works in the folder until `release`.
+
+        Args:
+            wait_s: seconds to wait for another process that may be about to end.
+
+        Raises:
+            ConfigError: another process of this machine works there.
+        """
+        deadline = time.monotonic() + wait_s
+        while (owner := self.owner()) not in (None, os.getpid()):
+            if time.monotonic() >= deadline:
+                raise ConfigError(
+                    f"{self.path} is in use by process {owner}: wait for it or stop it, or choose "
+                    "another --output_dir"
+                )
+            time.sleep(0.1)
+        content = {"pid": os.getpid(), "host": socket.gethostname()}
+        write_atomically(self.path / LOCK_FILE, json.dumps(content) + "\n")
+
+    def release(self) -> None:
+        """The folder is free for another process."""
+        (self.path / LOCK_FILE).unlink(missing_ok=True)
+
+    def owner(self) -> int | None:
+        """The living process of this machine that claimed the folder."""
+        try:
+            content = json.loads((self.path / LOCK_FILE).read_text())
+            if content["host"] != socket.gethostname():
+                return None
+            os.kill(int(content["pid"]), 0)
+        except PermissionError:
+            return int(content["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return int(content["pid"])
 
     # --- checkpoints -----------------------------------------------------------------------------
 

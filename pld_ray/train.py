@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pathlib
 import time
-from dataclasses import asdict
 from typing import Any
 
 import ray
@@ -13,16 +12,25 @@ import ray
 from pld_ray.algorithm.algorithm import LearnerLostError, ResidualSAC
 from pld_ray.build import build_algorithm, check_environment
 from pld_ray.cluster import check_cluster, start_ray
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import TrainConfig
+from pld_ray.open_tracker import open_tracker
 from pld_ray.run_dir import RunDir, RunError
 from pld_ray.stop_request import StopRequest
 from pld_ray.tracking.logfile import setup_logging
-from pld_ray.tracking.mlflow_run import MissingRunError, MlflowRun, read_record
+from pld_ray.tracking.mlflow_run import MlflowRun
+from pld_ray.tracking.tags import cluster_in_words
 from pld_ray.training_loop import TrainingLoop
 
 
-def train(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[str, Any]:
+def train(
+    config: TrainConfig, resume: pathlib.Path | None = None, preset: str = "default"
+) -> dict[str, Any]:
     """Run the main job, new or from the newest checkpoint of `resume`.
+
+    Args:
+        config: of the run.
+        resume: folder of the run to continue.
+        preset: name of the configuration file, for MLflow's tags.
 
     Returns:
         The content of `summary.json`; without `residual_success` when the run was interrupted.
@@ -36,11 +44,14 @@ def train(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[str, 
     check_environment(config)
     if resume is None:
         run.check_new()
+    run.claim()
     logger = setup_logging(run.path)
-    tracker = open_tracker(config, run)
+    tracker = open_tracker(config, run, preset=preset)
     if resume is None:
         run.create(config)
     own_ray = start_ray(config)
+    if tracker is not None:
+        tracker.set_tag("cluster", cluster_in_words())
     job = _Job(config, run, tracker, logger)
     status = "FAILED"
     try:
@@ -55,13 +66,16 @@ def train(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[str, 
             summary = {"env_steps": job.loop.algorithm.env_steps, "checkpoint": str(checkpoint)}
             status = "KILLED"
             print(f"saved {checkpoint}\ncontinue with: pld-ray train --resume={run.path}")
-    except Exception:
+    except Exception as error:
         logger.exception("the run failed")
+        if tracker is not None:
+            tracker.set_tag("failure", f"{type(error).__name__}: {error}"[:500])
         raise
     finally:
         if tracker is not None:
             tracker.finish(status)
         job.stop()
+        run.release()
         if own_ray:
             ray.shutdown()
     return summary
@@ -113,28 +127,3 @@ class _Job:
         if self._algorithm is not None:
             self._algorithm.stop()
             self._algorithm = None
-
-
-def open_tracker(config: TrainConfig, run: RunDir) -> MlflowRun | None:
-    """The MLflow run of this training run, continued when the folder knows one.
-
-    Raises:
-        ConfigError: the server does not answer, or the run is not there any more.
-    """
-    settings = config.tracking
-    if not settings.enabled:
-        return None
-    try:
-        if read_record(run.path) is not None:
-            return MlflowRun.resume(run.path, tracking_uri=settings.uri)
-        tracker = MlflowRun(
-            run.path,
-            tracking_uri=settings.uri,
-            store_dir=run.path.parent,
-            experiment_name=settings.experiment,
-            run_name=settings.run_name or f"{config.env.task}-seed{config.seed}",
-        )
-    except (ConnectionError, MissingRunError, FileNotFoundError) as error:
-        raise ConfigError(str(error)) from error
-    tracker.log_params(asdict(config))
-    return tracker

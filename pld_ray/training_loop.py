@@ -58,10 +58,17 @@ class TrainingLoop:
         validation = list(range(held, held + config.evaluation.validation_states))
         self.evaluation = PeriodicEvaluation(config.evaluation, algorithm, validation)
 
-    def restore(self) -> None:
-        """Continue from the newest checkpoint; from the beginning when there is none yet."""
-        checkpoint = self.run_dir.latest_checkpoint()
+    def restore(self, checkpoint: pathlib.Path | None = None) -> None:
+        """Continue from a checkpoint.
+
+        Args:
+            checkpoint: the folder; None is the newest of the run, and the beginning when there is
+                none yet.
+        """
+        checkpoint = checkpoint or self.run_dir.latest_checkpoint()
         if checkpoint is None:
+            if self.tracker is not None:
+                self.tracker.restored(0)
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
             self.history = MetricsHistory(self.history.path, restored_step=-1)
             return
@@ -69,57 +76,87 @@ class TrainingLoop:
         self.state = LoopState(**trainer_state(checkpoint))
         steps = self.algorithm.env_steps
         self.history = MetricsHistory(self.history.path, restored_step=steps)
+        if self.tracker is not None:
+            self.tracker.restored(steps)
         self.logger.info("resumed %s at %d steps", checkpoint, self.algorithm.env_steps)
 
     def run(self, stop: StopRequest) -> bool:
         """Train to `total_steps`; False when a stop was requested."""
-        algorithm, total = self.algorithm, self.config.total_steps
+        algorithm = self.algorithm
         with TrainProgress(
-            total,
+            self.config.total_steps,
             env_steps=algorithm.env_steps,
             updates=algorithm.updates,
             elapsed_s=self.state.train_wall_s,
         ) as progress:
-            if not self.state.base_rows:
-                progress.update(phase="base policy")
-                self.state.base_rows = algorithm.evaluate_base(self.held_states)
-                base = success_rate(self.state.base_rows)
-                self.record({"eval/base_success": base, "eval/n_episodes": len(self.held_states)})
-                progress.update(base_success=base)
-            while algorithm.env_steps < total and not stop.requested:
-                clock = time.monotonic()
-                result = algorithm.train()
-                self.state.train_wall_s += time.monotonic() - clock
-                record_initialization(algorithm, self.record)
-                row = flatten_result(result) | {
-                    "train/success_rate": running_success(algorithm.recent_success),
-                    "updates": algorithm.updates,
-                    "residual_scale": algorithm.residual_scale,
-                }
-                if algorithm.base_policy_pool is not None:
-                    row |= pool_figures(algorithm.base_policy_pool.metrics())
-                self.record(row)
-                row |= self._evaluate(total, progress)
-                progress.update(
-                    phase=algorithm.phase,
-                    env_steps=algorithm.env_steps,
-                    updates=algorithm.updates,
-                    train_success=row.get("train/success_rate"),
-                    eval_success=row.get("eval/residual_success"),
-                )
-                if self._checkpoint_due():
-                    self.save(f"step_{algorithm.env_steps:09d}")
-                    self.run_dir.prune(self.config.checkpoint.keep)
-        if algorithm.updates == 0 and not stop.requested:
+            self.prepare(progress)
+            while not self.done and not stop.requested:
+                self.iterate(progress)
+        if not stop.requested:
+            self.warn_if_nothing_was_learnt()
+        return not stop.requested
+
+    @property
+    def done(self) -> bool:
+        """`total_steps` are over."""
+        return self.algorithm.env_steps >= self.config.total_steps
+
+    def prepare(self, progress: TrainProgress | None = None) -> None:
+        """Evaluate the base policy on the held init states, unless a restored state knows it."""
+        if self.state.base_rows:
+            return
+        show(progress, phase="base policy")
+        self.state.base_rows = self.algorithm.evaluate_base(self.held_states)
+        base = success_rate(self.state.base_rows)
+        self.record({"eval/base_success": base, "eval/n_episodes": len(self.held_states)})
+        show(progress, base_success=base)
+
+    def iterate(self, progress: TrainProgress | None = None) -> dict[str, Any]:
+        """One training step, an evaluation and a checkpoint when they are due; its figures."""
+        algorithm = self.algorithm
+        clock = time.monotonic()
+        result = algorithm.train()
+        self.state.train_wall_s += time.monotonic() - clock
+        record_initialization(algorithm, self.record)
+        row = flatten_result(result) | {
+            "train/success_rate": running_success(algorithm.recent_success),
+            "updates": algorithm.updates,
+            "residual_scale": algorithm.residual_scale,
+            "time/wall_s": round(self.state.train_wall_s, 2),
+        }
+        if algorithm.base_policy_pool is not None:
+            row |= pool_figures(algorithm.base_policy_pool.metrics())
+        self.record(row)
+        row |= self._evaluate(self.config.total_steps, progress)
+        show(
+            progress,
+            phase=algorithm.phase,
+            env_steps=algorithm.env_steps,
+            updates=algorithm.updates,
+            train_success=row.get("train/success_rate"),
+            eval_success=row.get("eval/residual_success"),
+        )
+        if self._checkpoint_due():
+            self.save_periodic()
+        return row
+
+    def save_periodic(self) -> pathlib.Path:
+        """A checkpoint named after its environment steps; the oldest beyond `keep` are deleted."""
+        path = self.save(f"step_{self.algorithm.env_steps:09d}")
+        self.run_dir.prune(self.config.checkpoint.keep)
+        return path
+
+    def warn_if_nothing_was_learnt(self) -> None:
+        """Say so when the collection took all steps."""
+        if self.algorithm.updates == 0:
             self.logger.warning(
                 "all %d total_steps went into %s: nothing was learnt. Raise total_steps, or lower "
                 "algorithm.offline_episodes (base successes to collect) or algorithm.warmup_steps",
-                total,
-                "the collection" if algorithm.phase == "collect" else "collection and Cal-QL",
+                self.config.total_steps,
+                "the collection" if self.algorithm.phase == "collect" else "collection and Cal-QL",
             )
-        return not stop.requested
 
-    def _evaluate(self, total: int, progress: TrainProgress) -> dict[str, float]:
+    def _evaluate(self, total: int, progress: TrainProgress | None) -> dict[str, float]:
         """Begin an evaluation when one is due, and take the result of one that is over.
 
         The checkpoint of what was evaluated becomes `best` if it is the best one so far.
@@ -136,7 +173,7 @@ class TrainingLoop:
         if not evaluation.running:
             return {}
         if ended or not evaluation.parallel:
-            progress.update(phase="evaluate")
+            show(progress, phase="evaluate")
             return self._conclude(evaluation.wait())
         return self._conclude(evaluation.poll())
 
@@ -196,11 +233,17 @@ class TrainingLoop:
             "task": self.config.env.task,
         }
         write_json_atomically(run.path / "summary.json", summary)
-        if self.tracker is not None:
-            names = ("config.yaml", "eval_info.json", "learning_curve.png", "summary.json")
-            for name in (*names, "train.log"):
-                self.tracker.log_artifact(run.path / name)
+        self._log_artifacts(chosen)
         return summary
+
+    def _log_artifacts(self, checkpoint: pathlib.Path) -> None:
+        """The run's results, and the networks of `checkpoint` without its replay."""
+        if self.tracker is None:
+            return
+        names = ("config.yaml", "eval_info.json", "learning_curve.png", "summary.json")
+        for name in (*names, "train.log", "metrics.jsonl"):
+            self.tracker.log_artifact(self.run_dir.path / name)
+        self.tracker.log_checkpoint(checkpoint)
 
     def save(self, name: str) -> pathlib.Path:
         """A checkpoint with the replay and the loop's own state."""
@@ -241,6 +284,12 @@ def record_initialization(algorithm: ResidualSAC, record: Any) -> None:
     for row in algorithm.calql_rows:
         record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
     algorithm.calql_rows = []
+
+
+def show(progress: TrainProgress | None, **changes: Any) -> None:
+    """Tell a display, if there is one."""
+    if progress is not None:
+        progress.update(**changes)
 
 
 def running_success(recent: list[bool]) -> float | None:

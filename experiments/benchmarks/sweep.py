@@ -1,0 +1,199 @@
+"""A sweep with ASHA while a trial is killed and a node removed; and what Tune and MLflow cost.
+
+    python experiments/benchmarks/sweep.py --json
+
+Prints `trials_ended` of `num_trials`, `points`, `points_doubled` and `points_lost` (MLflow against
+the trials' own histories), and `driver_overhead`: the share by which a one-trial sweep with MLflow
+takes longer than the same `TrainingLoop` alone, both from the first training step to the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from typing import Any
+
+import ray
+import yaml
+from mlflow.tracking import MlflowClient
+from ray.cluster_utils import Cluster
+
+BASE: dict[str, Any] = {
+    "env.task": "lift_the_can",
+    "algorithm.offline_episodes": 2,
+    "algorithm.warmup_steps": 200,
+    "algorithm.hidden_dims": [64, 64],
+    "algorithm.batch_size": 64,
+    "runners.num_env_runners": 0,
+    "evaluation.interval_steps": 500,
+    "evaluation.validation_states": 3,
+    "evaluation.held_states": 5,
+    "checkpoint.interval_steps": 500,
+}
+HEARTBEAT = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 3000,
+    "health_check_failure_threshold": 3,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print nothing but the figures")
+    parser.add_argument("--total_steps", type=int, default=2500)
+    parser.add_argument("--folder", help="keep the sweep here; a temporary folder by default")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(args.folder or scratch)
+        figures = {
+            **measure_faults(folder / "faults", args.total_steps),
+            **measure_overhead(folder / "overhead", 2 * args.total_steps),
+        }
+    print(json.dumps(figures, indent=None if args.json else 1))
+
+
+def measure_faults(folder: pathlib.Path, total_steps: int) -> dict[str, Any]:
+    """Twelve trials on a head and two nodes of one CPU each; a trial dies, then a node."""
+    file = write_sweep(
+        folder,
+        {
+            "set": {**BASE, "total_steps": total_steps},
+            "space": {
+                "algorithm.residual_scale": {"grid": [0.25, 0.5, 1.0]},
+                "algorithm.utd": {"grid": [0.25, 0.5]},
+            },
+            "seeds": [0, 1],
+            "scheduler": {"type": "asha", "grace_steps": 1000, "reduction_factor": 2},
+        },
+    )
+    cluster = Cluster(
+        initialize_head=True,
+        connect=False,
+        head_node_args={
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "object_store_memory": 100 * 2**20,
+            "_system_config": HEARTBEAT,
+        },
+    )
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20) for _ in range(2)]
+    started = time.monotonic()
+    driver = start_sweep(file, folder / "run", cluster.address)
+    try:
+        victim = wait_for_checkpoint(folder / "run", driver)
+        os.kill(json.loads((victim / "run.lock").read_text())["pid"], signal.SIGKILL)
+        wait_for(lambda: len(list((folder / "run").glob("trials/*/summary.json"))) >= 2, driver)
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        status = driver.wait()
+    finally:
+        driver.kill()
+        cluster.shutdown()
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    ended = summary["num_finished"] + summary["num_stopped_early"]
+    return {
+        "exit_status": status,
+        "trials_ended": ended,
+        "num_trials": summary["num_trials"],
+        "stopped_early": summary["num_stopped_early"],
+        "wall_s": round(time.monotonic() - started, 1),
+        **count_points(folder / "run"),
+    }
+
+
+def measure_overhead(folder: pathlib.Path, total_steps: int) -> dict[str, Any]:
+    """One trial under Tune with MLflow, and the same loop alone; training steps only."""
+    settings = {**BASE, "total_steps": total_steps, "evaluation.interval_steps": 1000}
+    file = write_sweep(folder, {"set": settings, "variants": {"only": {}}})
+    driver = start_sweep(file, folder / "run", None)
+    if driver.wait() != 0:
+        raise RuntimeError(f"the sweep failed: see {folder / 'run'}")
+    command = [sys.executable, "-m", "pld_ray.cli", "train", "--tracking.enabled=false"]
+    command += [f"--{key}={value}" for key, value in settings.items()]
+    command.append(f"--output_dir={folder / 'alone'}")
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    swept = training_span(folder / "run" / "trials" / "t0000")
+    alone = training_span(folder / "alone")
+    return {
+        "swept_s": round(swept, 2),
+        "alone_s": round(alone, 2),
+        "driver_overhead": round(swept / alone - 1, 3),
+    }
+
+
+def training_span(run: pathlib.Path) -> float:
+    """Seconds from the first to the last checkpoint line of the log, evaluations included."""
+    times = [line[:23] for line in (run / "train.log").open() if "checkpoint" in line]
+    first, last = (
+        time.mktime(time.strptime(t[:19], "%Y-%m-%d %H:%M:%S")) + float(t[19:])
+        for t in (times[0], times[-1])
+    )
+    return last - first
+
+
+def count_points(folder: pathlib.Path) -> dict[str, int]:
+    """Metric points in MLflow, those logged twice, and rows of the histories that are missing."""
+    record = json.loads((folder / "mlflow_run.json").read_text())
+    client = MlflowClient(record["tracking_uri"])
+    experiment = client.get_run(record["run_id"]).info.experiment_id
+    query = f"tags.`mlflow.parentRunId` = '{record['run_id']}'"
+    figures = Counter({"points": 0, "points_doubled": 0, "points_lost": 0})
+    for run in client.search_runs([experiment], query):
+        logged: Counter[tuple[str, int]] = Counter()
+        for key in run.data.metrics:
+            logged.update((key, p.step) for p in client.get_metric_history(run.info.run_id, key))
+        history = folder / "trials" / run.data.tags["trial"] / "metrics.jsonl"
+        rows = [json.loads(line) for line in history.read_text().splitlines()]
+        expected = {
+            (key, row["env_steps"])
+            for row in rows
+            for key, value in row.items()
+            if key != "env_steps" and value is not None
+        }
+        figures["points"] += len(logged)
+        figures["points_doubled"] += sum(count - 1 for count in logged.values())
+        figures["points_lost"] += len(expected - set(logged))
+    return dict(figures)
+
+
+def write_sweep(folder: pathlib.Path, content: dict[str, Any]) -> pathlib.Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "benchmark.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    return file
+
+
+def start_sweep(
+    file: pathlib.Path, output_dir: pathlib.Path, address: str | None
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "pld_ray.cli", "sweep", str(file)]
+    command += [f"--output_dir={output_dir}", *([f"--ray_address={address}"] if address else [])]
+    return subprocess.Popen(command, stdout=(file.parent / "log").open("wb"), stderr=2)
+
+
+def wait_for_checkpoint(folder: pathlib.Path, driver: subprocess.Popen[bytes]) -> pathlib.Path:
+    """The first trial's folder with a checkpoint."""
+    wait_for(lambda: any(folder.glob("trials/*/checkpoints/step_*")), driver)
+    return next(folder.glob("trials/*/checkpoints/step_*")).parent.parent
+
+
+def wait_for(condition: Any, driver: subprocess.Popen[bytes]) -> None:
+    while not condition():
+        if driver.poll() is not None:
+            raise RuntimeError(f"the sweep ended early with status {driver.returncode}")
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        ray.shutdown()

@@ -1,0 +1,50 @@
+"""`pld-ray eval`."""
+
+from __future__ import annotations
+
+from pld_ray.arguments import pop_flag, pop_value
+
+HELP = "evaluate a checkpoint: base and base + residual on the same init states"
+USAGE = """usage: pld-ray eval --checkpoint=DIR [options]
+
+  --checkpoint=DIR      a folder below RUN_DIR/checkpoints
+  --n_episodes=100      held init states
+  --output_dir=DIR      where eval_info.json goes; the checkpoint's folder by default
+  --videos=0,7,12       films of these init states, base and residual side by side
+  --parity              check that beta = 0 repeats the base policy's episodes
+"""
+
+
+def run(args: list[str]) -> int:
+    """Evaluate; exit status 1 when parity was asked for and does not hold."""
+    from pld_ray.config import ConfigError
+
+    checkpoint = pop_value(args, "checkpoint")
+    n_episodes = pop_value(args, "n_episodes") or "100"
+    output_dir = pop_value(args, "output_dir")
+    videos = pop_value(args, "videos") or ""
+    parity = pop_flag(args, "parity")
+    if args or checkpoint is None:
+        raise ConfigError(
+            "pld-ray eval takes --checkpoint=DIR [--n_episodes=N] [--output_dir=DIR] "
+            "[--videos=ID,ID,...] [--parity]"
+            + (f"; {' '.join(args)} is none of these" if args else "")
+        )
+    if not n_episodes.isdigit() or int(n_episodes) < 1:
+        raise ConfigError(f"--n_episodes={n_episodes}: must be a whole number >= 1")
+    if not all(part.strip().isdigit() for part in videos.split(",") if videos):
+        raise ConfigError(f"--videos={videos}: must be init states, such as --videos=0,7,12")
+    films = [int(part) for part in videos.split(",") if part.strip()]
+
+    from pld_ray.evaluate import evaluate_checkpoint
+
+    info = evaluate_checkpoint(checkpoint, int(n_episodes), output_dir, films, parity)
+    print(
+        f"base {info['base_success']:.0%}, base + residual {info['residual_success']:.0%} on "
+        f"{n_episodes} init states"
+    )
+    if parity:
+        print(f"beta 0 repeats the base policy's episodes: {'yes' if info['parity'] else 'NO'}")
+    for path in (*info["videos"], info["path"]):
+        print(f"written: {path}")
+    return 0 if info["parity"] in (None, True) else 1

@@ -1,0 +1,75 @@
+"""`pld-ray train`."""
+
+from __future__ import annotations
+
+import pathlib
+
+from pld_ray.arguments import pop_flag, pop_value
+
+HELP = "collect, train and evaluate a residual on a frozen base policy"
+USAGE = """usage: pld-ray train [--config_path=FILE.yaml] [--key=value ...]
+
+  --algorithm.utd=2 ...   any dotted key of the configuration
+  --resume=RUN_DIR        continue a run from its newest checkpoint
+  --print_config          print the complete configuration and stop
+  --explain KEY           say what a key means and stop
+  --dry_run               check configuration, environment and policy, then stop
+"""
+
+
+def run(args: list[str]) -> int:
+    """Train, or print or check a configuration."""
+    from pld_ray.config import ConfigError, TrainConfig, config_path, load_config, main_print
+    from pld_ray.run_dir import RunDir
+
+    print_config, dry_run = pop_flag(args, "print_config"), pop_flag(args, "dry_run")
+    resume = pop_value(args, "resume")
+    preset = path.stem if (path := config_path(args)) else "default"
+    if resume is not None:
+        others = [a for a in args if not a.startswith("--total_steps")]
+        if others:
+            raise ConfigError(
+                f"--resume takes the run's own configuration; remove {' '.join(others)} "
+                "(only --total_steps can be given anew)"
+            )
+        config = RunDir(resume).load_config()
+        if args:
+            config.total_steps = load_config(TrainConfig, args).total_steps
+    else:
+        config = load_config(TrainConfig, args)
+    if print_config:
+        main_print(config)
+        return 0
+    if dry_run:
+        return check(config)
+
+    from pld_ray.train import train
+
+    summary = train(config, pathlib.Path(resume) if resume else None, preset=preset)
+    if "residual_success" in summary:
+        folder = RunDir(resume or config.output_dir).path
+        base, residual = summary["base_success"], summary["residual_success"]
+        print(
+            f"base {base:.0%} -> base + residual {residual:.0%} on {summary['n_episodes']} held "
+            f"init states, {summary['env_steps']} environment steps, "
+            f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
+            f"next: pld-ray show {folder}\n"
+            f"      pld-ray report {folder}\n"
+            f"      pld-ray eval --checkpoint={summary['checkpoint']} --videos=0"
+        )
+    return 0
+
+
+def check(config: object) -> int:
+    """`--dry_run`."""
+    from pld_ray.build import check_environment
+
+    online, offline = (
+        f"{size / 1e6:,.0f} MB {name}"
+        for name, size in check_environment(config).items()  # type: ignore[arg-type]
+    )
+    print(
+        "configuration, environment and base policy are fine; when full, the replay takes "
+        f"{online} and {offline}"
+    )
+    return 0

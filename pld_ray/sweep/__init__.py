@@ -1,0 +1,1 @@
+"""Sweeps: many training runs from one file, on Ray Tune."""

@@ -1,0 +1,83 @@
+"""What a sweep came to: a row per trial, and their summary."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from ray import tune
+
+from pld_ray.run_dir import RunDir
+from pld_ray.sweep.config import label
+from pld_ray.sweep.trial import FAILED_FILE, trial_folder
+
+ENDED = ("finished", "stopped early", "failed")
+
+Row = dict[str, Any]
+
+
+def trial_row(sweep_dir: pathlib.Path, result: tune.Result) -> Row:
+    """One trial: what was tried, how it ended, and its last figures (rates in [0, 1])."""
+    figures: dict[str, Any] = result.metrics or {}
+    name = pathlib.Path(result.path).name
+    folder = trial_folder(sweep_dir, name)
+    point = dict((result.config or {}).get("point", {}))
+    point.pop("id", None)
+    known = (folder / "config.yaml").is_file()
+    state = state_of(folder, result)
+    return {
+        "trial": name,
+        "state": state,
+        "point": label(point),
+        "seed": RunDir(folder).load_config().seed if known else point.get("seed"),
+        "best_success": figures.get("best_success"),
+        "held_success": figures.get("held_success"),
+        "base_success": figures.get("base_success"),
+        "env_steps": figures.get("env_steps"),
+        "wall_s": figures.get("wall_s"),
+        "failure": failure_of(folder, result.error) if state == "failed" else "",
+        "folder": str(folder),
+    }
+
+
+def state_of(folder: pathlib.Path, result: tune.Result) -> str:
+    """`finished`, `stopped early` (by the scheduler or a stop rule), `failed` or `open`."""
+    if result.error is not None:
+        return "failed"
+    if not (result.metrics or {}).get("done"):
+        return "open"
+    return "finished" if (folder / "summary.json").is_file() else "stopped early"
+
+
+def failure_of(folder: pathlib.Path, error: Exception | None) -> str:
+    """Why a trial failed, in one line: its own words, else Ray's."""
+    reason = folder / FAILED_FILE
+    if reason.is_file():
+        return reason.read_text().strip()
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]
+
+
+def summarize(rows: Sequence[Row], num_trials: int) -> dict[str, Any]:
+    """Counts and the best trial; `interrupted` while trials are open or were not begun."""
+    counts = {state: sum(row["state"] == state for row in rows) for state in ENDED}
+    left = num_trials - sum(counts.values())
+    return {
+        "state": "interrupted" if left else "finished",
+        "num_trials": num_trials,
+        **{f"num_{state.replace(' ', '_')}": count for state, count in counts.items()},
+        "num_open": left,
+        "best": max(rows, key=lambda row: row["best_success"] or -1.0, default=None),
+    }
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """The rows as a table with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else ["trial"])
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

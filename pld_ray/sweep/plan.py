@@ -1,0 +1,203 @@
+"""From a sweep to Ray Tune's objects: scheduler, searcher, resources, stop rules."""
+
+from __future__ import annotations
+
+import math
+import pathlib
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import draccus
+from ray import tune
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    HyperBandScheduler,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
+from ray.tune.search import Searcher
+from ray.tune.stopper import TrialPlateauStopper
+
+from pld_ray.cluster import Resources, demands
+from pld_ray.config import TrainConfig
+from pld_ray.sweep.config import Sweep, SweepConfig
+from pld_ray.sweep.space import Point, bounds, points, tune_domain, values
+from pld_ray.sweep.trial import SweepTrial, resolve_seed
+
+TIME = "env_steps"
+
+
+def sweep_points(sweep: Sweep) -> list[Point]:
+    """The points of a sweep, one for each trial; a population begins with draws of what mutates."""
+    config = sweep.config
+    space = {**config.scheduler.mutations, **config.space}
+    return points(space, config.variants, config.seeds, config.num_samples, config.search_seed)
+
+
+def num_trials(sweep: Sweep) -> int:
+    """Trials of the whole sweep."""
+    config = sweep.config
+    if config.searcher == "optuna":
+        return config.num_samples * len(config.seeds)
+    return len(sweep_points(sweep))
+
+
+def param_space(sweep: Sweep) -> dict[str, Any]:
+    """What Tune draws trials from: the points themselves, or the domains of a search."""
+    config = sweep.config
+    if config.searcher == "optuna":
+        axes = {axis: tune_domain(domain) for axis, domain in config.space.items()}
+        if config.variants:
+            axes["variant"] = tune.choice(list(config.variants))
+        return {"point": axes}
+    named = [{"id": trial_id(index), **p} for index, p in enumerate(sweep_points(sweep))]
+    return {"point": tune.grid_search(named)}
+
+
+def trial_id(index: int) -> str:
+    return f"t{index:04d}"
+
+
+def searcher(config: SweepConfig) -> Searcher | None:
+    """Optuna's TPE, each point repeated with every seed; None draws the points beforehand."""
+    if config.searcher != "optuna":
+        return None
+    import optuna
+    from ray.tune.search import Repeater
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    search = OptunaSearch(metric=config.metric, mode="max", seed=config.search_seed)
+    if len(config.seeds) == 1:
+        return search
+    return Repeater(search, repeat=len(config.seeds), set_index=True)
+
+
+def scheduler(sweep: Sweep) -> TrialScheduler:
+    """Tune's scheduler; its time is environment steps."""
+    settings = sweep.config.scheduler
+    longest = sweep.config.stop.env_steps or sweep.base.total_steps
+    common = {"time_attr": TIME, "metric": sweep.config.metric, "mode": "max"}
+    if settings.type == "asha":
+        return ASHAScheduler(
+            **common,
+            max_t=longest,
+            grace_period=min(settings.grace_steps, longest),
+            reduction_factor=settings.reduction_factor,
+        )
+    if settings.type == "hyperband":
+        # its brackets count from 1: evaluations, of which every report is one
+        evaluations = max(1, longest // max(1, sweep.base.evaluation.interval_steps))
+        return HyperBandScheduler(
+            **{**common, "time_attr": "training_iteration"},
+            max_t=evaluations,
+            reduction_factor=settings.reduction_factor,
+        )
+    if settings.type == "pbt":
+        # it recommends reuse_actors; a paused trial would hold its folder in a process set aside
+        warnings.filterwarnings("ignore", message="Consider boosting PBT performance")
+        return PopulationBasedTraining(
+            **common,
+            perturbation_interval=settings.interval_steps,
+            quantile_fraction=settings.quantile,
+            hyperparam_mutations={
+                "point": {
+                    axis: values(d) or tune_domain(d) for axis, d in settings.mutations.items()
+                }
+            },
+            custom_explore_fn=WithinBounds(settings.mutations),
+            log_config=False,
+        )
+    return FIFOScheduler()
+
+
+class WithinBounds:
+    """Tune multiplies a mutated number by 0.8 or 1.2, whatever its domain; this brings it back."""
+
+    def __init__(self, mutations: Mapping[str, Any]) -> None:
+        self.bounds = {axis: bounds(domain) for axis, domain in mutations.items()}
+
+    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
+        point = config["point"]
+        for axis, limits in self.bounds.items():
+            if limits is not None:
+                point[axis] = min(max(point[axis], limits[0]), limits[1])
+        return config
+
+
+def stopper(config: SweepConfig) -> tune.Stopper | None:
+    """The plateau rule; the other rules are the trial's own."""
+    stop = config.stop
+    if stop.plateau_evaluations is None:
+        return None
+    return TrialPlateauStopper(
+        config.metric,
+        std=stop.plateau_std,
+        num_results=stop.plateau_evaluations,
+        grace_period=stop.plateau_evaluations,
+        mode="max",
+    )
+
+
+def roles(sweep: Sweep, config: TrainConfig) -> list[tuple[str, Resources]]:
+    """What one trial reserves: its own process first, then its runners, learners, replicas."""
+    own = {"CPU": sweep.config.cpus_per_trial, **sweep.config.resources_per_trial}
+    return [("trial", own), *demands(config)]
+
+
+def bundles(sweep: Sweep, config: TrainConfig) -> list[Resources]:
+    """The resources of `roles`."""
+    return [resources for _, resources in roles(sweep, config)]
+
+
+def trainable(sweep: Sweep, context: Mapping[str, Any]) -> Any:
+    """`SweepTrial` with what all trials share, and what each reserves."""
+
+    def resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        point = resolve_seed(config["point"], config.get("__trial_index__"), sweep.config.seeds)
+        trial = sweep.trial_config(point)
+        return tune.PlacementGroupFactory(bundles(sweep, trial), strategy=trial.placement.strategy)
+
+    return tune.with_resources(tune.with_parameters(SweepTrial, sweep=dict(context)), resources)
+
+
+def fit_at_once(wanted: Sequence[Resources], nodes: Sequence[Mapping[str, float]]) -> int:
+    """How many groups of bundles the nodes hold at a time, each bundle on one node."""
+    free = [dict(node) for node in nodes]
+    count = 0
+    while all(_take(bundle, free) for bundle in wanted):
+        count += 1
+    return count
+
+
+def _take(bundle: Resources, free: list[dict[str, float]]) -> bool:
+    for node in free:
+        if all(node.get(k, 0.0) + 1e-9 >= v for k, v in bundle.items()):
+            for name, amount in bundle.items():
+                node[name] -= amount
+            return True
+    return not bundle
+
+
+def context(sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str) -> dict[str, Any]:
+    """What every trial is told, as plain values."""
+    tracking = {**draccus.encode(sweep.config.tracking), "uri": uri}
+    return {
+        "folder": str(folder),
+        "settings": draccus.encode(sweep.config),
+        "base": draccus.encode(sweep.base),
+        "preset": sweep.preset,
+        "tracking": tracking,
+        "parent_run_id": parent_run_id,
+    }
+
+
+def rungs(config: SweepConfig, total_steps: int) -> list[int]:
+    """Environment steps at which ASHA compares."""
+    settings = config.scheduler
+    if settings.type != "asha":
+        return []
+    count = int(math.log(max(1, total_steps / settings.grace_steps), settings.reduction_factor))
+    return [settings.grace_steps * settings.reduction_factor**k for k in range(count + 1)]

@@ -1,0 +1,298 @@
+"""`pld-ray sweep`: start, resume and conclude a sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import time
+from typing import Any
+
+import draccus
+import ray
+import yaml
+from ray import tune
+
+from pld_ray.build import check_environment
+from pld_ray.cluster import check_fits, start_ray
+from pld_ray.config import ConfigError, TrainConfig, dump_config
+from pld_ray.sweep import plan
+from pld_ray.sweep.config import Sweep, SweepConfig, dump_sweep
+from pld_ray.sweep.outcome import as_csv, summarize, trial_row
+from pld_ray.sweep.progress import SweepProgress
+from pld_ray.sweep.trial import trial_folder
+from pld_ray.tracking.files import write_atomically
+from pld_ray.tracking.logfile import setup_logging
+
+FORMAT_VERSION = 1
+SWEEP_FILE, STATE_FILE, BASE_FILE = "sweep.yaml", "sweep.json", "base.yaml"
+
+
+def run_sweep(sweep: Sweep) -> dict[str, Any]:
+    """Run a new sweep.
+
+    Returns:
+        The content of its `summary.json`.
+
+    Raises:
+        ConfigError: the folder holds a sweep already, a point cannot work, the cluster is too
+            small.
+    """
+    folder = sweep.config.folder()
+    if (folder / STATE_FILE).exists():
+        raise ConfigError(
+            f"{folder} already holds a sweep: continue it with `pld-ray sweep --resume={folder}`, "
+            "or give another name with --name=... or another --output_dir"
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: give another --name=... or --output_dir")
+    check_points(sweep)
+    own_ray = start_ray(sweep.base, sweep.config.ray_address)
+    try:
+        check_resources(sweep)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / BASE_FILE, dump_config(sweep.base))
+        settings = draccus.decode(SweepConfig, draccus.encode(sweep.config))
+        settings.output_dir = None
+        write_atomically(folder / SWEEP_FILE, dump_sweep(settings))
+        return _Driver(sweep, folder, resumed=False).run()
+    finally:
+        if own_ray:
+            ray.shutdown()
+
+
+def resume_sweep(folder: pathlib.Path, ray_address: str | None = None) -> dict[str, Any]:
+    """Go on with a sweep that was killed or interrupted; what is finished is not rerun.
+
+    Raises:
+        ConfigError: the folder holds no sweep, or one of another version.
+    """
+    folder = folder.resolve()
+    sweep = load_folder(folder)
+    own_ray = start_ray(sweep.base, ray_address or sweep.config.ray_address)
+    try:
+        check_resources(sweep)
+        return _Driver(sweep, folder, resumed=True).run()
+    finally:
+        if own_ray:
+            ray.shutdown()
+
+
+def load_folder(folder: pathlib.Path) -> Sweep:
+    """The sweep that a folder holds.
+
+    Raises:
+        ConfigError: it holds none, or one of another version.
+    """
+    state = read_state(folder)
+    if state.get("format_version") != FORMAT_VERSION:
+        raise ConfigError(
+            f"{folder / STATE_FILE}: format_version is {state.get('format_version')!r}, and this "
+            f"pld-ray reads {FORMAT_VERSION}: continue it with the version that began it "
+            f"({state.get('pld_ray_version', 'unknown')})"
+        )
+    try:
+        config = draccus.decode(SweepConfig, yaml.safe_load((folder / SWEEP_FILE).read_text()))
+        base = draccus.decode(TrainConfig, yaml.safe_load((folder / BASE_FILE).read_text()))
+    except (OSError, yaml.YAMLError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{folder}: {SWEEP_FILE} or {BASE_FILE} cannot be read: {error}"
+        ) from None
+    config.output_dir = str(folder)
+    return Sweep(config, base, state["preset"])
+
+
+def read_state(folder: pathlib.Path) -> dict[str, Any]:
+    """`sweep.json` of a folder.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = folder / STATE_FILE
+    if not path.is_file():
+        raise ConfigError(f"{folder} holds no sweep: {STATE_FILE} is missing")
+    try:
+        state = json.loads(path.read_text())
+        assert isinstance(state, dict)
+    except (ValueError, AssertionError):
+        raise ConfigError(f"{path} is damaged: it must hold a JSON object") from None
+    return state
+
+
+def check_points(sweep: Sweep) -> None:
+    """Build every trial's configuration, and open each different environment and policy once."""
+    seen = set()
+    for point in plan.sweep_points(sweep) if sweep.config.searcher == "random" else [{}]:
+        config = sweep.trial_config(point)
+        parts = draccus.encode(config)
+        key = json.dumps([parts["env"], parts["policy"], parts["evaluation"]], sort_keys=True)
+        if key not in seen:
+            seen.add(key)
+            check_environment(config)
+
+
+def check_resources(sweep: Sweep) -> None:
+    """Refuse a sweep none of whose trials finds room on the cluster."""
+    for point in plan.sweep_points(sweep) if sweep.config.searcher == "random" else [{}]:
+        config = sweep.trial_config(point)
+        check_fits(config, plan.roles(sweep, config))
+
+
+class _Driver:
+    """One life of a sweep."""
+
+    def __init__(self, sweep: Sweep, folder: pathlib.Path, resumed: bool) -> None:
+        self.sweep, self.folder, self.resumed = sweep, folder, resumed
+        self.started = time.time()
+        self.logger = setup_logging(folder)
+        self.tracker = self._open_tracker()
+
+    def run(self) -> dict[str, Any]:
+        """Run Tune to the end and conclude."""
+        status, state = "FAILED", "failed"
+        self._write_state("running")
+        try:
+            summary = self._conclude(self._fit())
+            state = summary["state"]
+            status = "KILLED" if state == "interrupted" else "FINISHED"
+        except (KeyboardInterrupt, SystemExit):  # Ray makes the latter of SIGTERM
+            state, status = "interrupted", "KILLED"
+            raise
+        except Exception:
+            self.logger.exception("the sweep failed")
+            raise
+        finally:
+            self._write_state(state)
+            if self.tracker is not None:
+                self.tracker.finish(status)
+        return summary
+
+    def _fit(self) -> tune.ResultGrid:
+        config = self.sweep.config
+        os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # our own files suffice
+        os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # `SweepProgress` is the display
+        os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+        uri = self.tracker.tracking_uri if self.tracker else ""
+        run_id = self.tracker.run_id if self.tracker else ""
+        context = plan.context(self.sweep, self.folder, uri, run_id)
+        trainable = plan.trainable(self.sweep, context)
+        space = plan.param_space(self.sweep)
+        state = self.folder / "tune"
+        if self.resumed and tune.Tuner.can_restore(str(state)):
+            return tune.Tuner.restore(
+                str(state),
+                trainable=trainable,
+                param_space=space,
+                resume_unfinished=True,
+                resume_errored=True,
+            ).fit()
+        if state.exists():  # the driver died before Tune wrote down a single trial
+            shutil.rmtree(state)
+        is_search = config.searcher == "optuna"
+        return tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(
+                search_alg=plan.searcher(config),
+                scheduler=plan.scheduler(self.sweep),
+                num_samples=plan.num_trials(self.sweep) if is_search else 1,
+                max_concurrent_trials=config.max_concurrent,
+                time_budget_s=config.stop.wall_time_s,
+                # a new process imports for ten seconds; but a paused trial holds its folder in one
+                reuse_actors=config.scheduler.type in ("none", "asha"),
+                trial_name_creator=TrialName(self.folder),
+                trial_dirname_creator=str,
+            ),
+            run_config=tune.RunConfig(
+                name=state.name,
+                storage_path=str(self.folder),
+                stop=plan.stopper(config),
+                failure_config=tune.FailureConfig(max_failures=config.max_failures),
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+                callbacks=[SweepProgress(plan.num_trials(self.sweep), config.metric)],
+                verbose=0,
+            ),
+        ).fit()
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    def _conclude(self, results: tune.ResultGrid) -> dict[str, Any]:
+        rows = sorted((trial_row(self.folder, r) for r in results), key=lambda row: row["trial"])
+        summary = {
+            "name": self.sweep.config.name,
+            **summarize(rows, plan.num_trials(self.sweep)),
+            "wall_s": round(time.time() - self.started, 1),
+            "mlflow_tracking_uri": self.tracker.tracking_uri if self.tracker else None,
+            "mlflow_run_id": self.tracker.run_id if self.tracker else None,
+        }
+        write_atomically(self.folder / "trials.csv", as_csv(rows))
+        write_atomically(self.folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+        if self.tracker is not None:
+            best = (summary["best"] or {}).get("best_success")
+            figures = {f"sweep/{k}": v for k, v in summary.items() if k.startswith("num_")}
+            self.tracker.log_metrics({**figures, "sweep/best_success": best}, 0)
+            for name in ("trials.csv", "summary.json", SWEEP_FILE, BASE_FILE):
+                self.tracker.log_artifact(self.folder / name)
+            self._close_lost([row for row in rows if row["state"] == "failed"])
+        return summary
+
+    def _close_lost(self, failed: list[dict[str, Any]]) -> None:
+        """A trial that was killed for good could not close its MLflow run."""
+        from pld_ray.tracking.mlflow_record import read_record
+        from pld_ray.tracking.mlflow_run import MlflowRun
+
+        for row in failed:
+            if read_record(row["folder"]) is None:
+                continue
+            try:
+                run = MlflowRun.resume(row["folder"], tags={"failure": row["failure"][:500]})
+            except (OSError, ValueError) as error:
+                self.logger.warning("MLflow run of %s stays open: %s", row["trial"], error)
+            else:
+                run.finish("FAILED")
+
+    def _open_tracker(self) -> Any:
+        if not self.sweep.config.tracking.enabled:
+            return None
+        from pld_ray.tracking.mlflow_sweep import SweepTracker
+
+        settings = self.sweep.config.tracking
+        try:
+            return SweepTracker.open(
+                self.folder,
+                self.sweep.config.name,
+                settings.uri,
+                settings.experiment,
+                draccus.encode(self.sweep.config),
+            )
+        except (ConnectionError, ValueError, FileNotFoundError) as error:
+            raise ConfigError(str(error)) from error
+
+    def _write_state(self, state: str) -> None:
+        from importlib.metadata import version
+
+        content = {
+            "format_version": FORMAT_VERSION,
+            "name": self.sweep.config.name,
+            "state": state,
+            "preset": self.sweep.preset,
+            "pld_ray_version": version("pld-ray"),
+            "num_trials": plan.num_trials(self.sweep),
+        }
+        write_atomically(self.folder / STATE_FILE, json.dumps(content, indent=1) + "\n")
+
+
+class TrialName:
+    """Names a trial after its point's id; a searcher's points are counted as they come."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+
+    def __call__(self, trial: Any) -> str:
+        point = trial.config["point"]
+        if "id" in point:
+            return str(point["id"])
+        name = plan.trial_id(len(list((self.folder / "trials").glob("t*"))))
+        trial_folder(self.folder, name).mkdir(parents=True)
+        return name

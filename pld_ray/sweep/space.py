@@ -1,0 +1,167 @@
+"""The search space of a sweep: domains by name, and the points they make."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pld_ray.config import ConfigError
+
+if TYPE_CHECKING:
+    from ray.tune.search.sample import Domain
+
+Point = dict[str, Any]
+"""Axis -> value: a dotted key, several separated by commas, `variant`, and `seed`."""
+
+BOUNDS = {
+    "uniform": 2,
+    "loguniform": 2,
+    "randint": 2,
+    "quniform": 3,
+    "qloguniform": 3,
+    "qrandint": 3,
+}
+LISTS = ("grid", "choice")
+
+
+def split_keys(axis: str) -> list[str]:
+    """The configuration keys of an axis."""
+    return [key.strip() for key in axis.split(",")]
+
+
+def check_axes(axes: Mapping[str, Any], where: str) -> None:
+    """Check the domains of a space.
+
+    Raises:
+        ConfigError: a domain that is unknown, empty, or has bounds in the wrong order.
+    """
+    for axis, domain in axes.items():
+        place = f"{where}: {axis}"
+        if not isinstance(domain, dict) or len(domain) != 1:
+            raise ConfigError(
+                f"{place}={domain!r}: must be one domain, such as {{grid: [1, 2]}} or "
+                "{loguniform: [1.0e-4, 1.0e-2]}"
+            )
+        ((kind, values),) = domain.items()
+        if kind not in (*LISTS, *BOUNDS):
+            raise ConfigError(f"{place}: {kind!r} is no domain: {', '.join((*LISTS, *BOUNDS))}")
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{place}: {kind} needs a list of values, not {values!r}")
+        keys = split_keys(axis)
+        if kind in BOUNDS:
+            check_bounds(kind, values, place)
+            if len(keys) > 1:
+                raise ConfigError(f"{place}: keys that change together need grid or choice")
+        elif len(keys) > 1:
+            for value in values:
+                if not isinstance(value, list) or len(value) != len(keys):
+                    raise ConfigError(f"{place}: {value!r} must be a list of {len(keys)} values")
+
+
+def check_bounds(kind: str, values: list[Any], place: str) -> None:
+    numbers = [as_number(value) for value in values]
+    if len(values) != BOUNDS[kind] or any(n is None for n in numbers):
+        wanted = "[low, high]" if BOUNDS[kind] == 2 else "[low, high, step]"
+        raise ConfigError(f"{place}: {kind} needs {wanted}, not {values!r}")
+    low, high, *step = [float(n) for n in numbers if n is not None]
+    if not low < high or not math.isfinite(high - low):
+        raise ConfigError(f"{place}: {kind} {values!r}: low must be below high")
+    if "log" in kind and low <= 0:
+        raise ConfigError(f"{place}: {kind} {values!r}: low must be above 0")
+    if step and not 0 < step[0] <= high - low:
+        raise ConfigError(f"{place}: {kind} {values!r}: the step must fit between low and high")
+
+
+def as_number(value: Any) -> int | float | None:
+    """A number, also where YAML reads `1e-4` as text; None if it is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def tune_domain(domain: Mapping[str, Any]) -> Domain:
+    """Ray Tune's form of a checked domain; a grid is a choice here."""
+    from ray import tune
+
+    ((kind, values),) = domain.items()
+    if kind in LISTS:
+        return tune.choice(values)
+    numbers = [as_number(value) for value in values]
+    if kind in ("randint", "qrandint"):
+        numbers = [int(n) for n in numbers if n is not None]
+    return getattr(tune, kind)(*numbers)
+
+
+def values(domain: Mapping[str, Any]) -> list[Any] | None:
+    """The values of a checked domain that lists them; None for bounds."""
+    return domain.get("grid") or domain.get("choice")
+
+
+def bounds(domain: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Low and high of a checked domain; None for a list of values."""
+    ((kind, numbers),) = domain.items()
+    if kind in LISTS:
+        return None
+    low, high, *_ = numbers
+    return float(low), float(high)
+
+
+def points(
+    space: Mapping[str, Any],
+    variants: Mapping[str, Any],
+    seeds: list[int],
+    num_samples: int,
+    search_seed: int,
+) -> list[Point]:
+    """All points of a sweep that does not depend on its results.
+
+    Each of `num_samples` draws of what is no grid is tried with the whole grid, every variant and
+    every seed; the seeds of a point follow each other. The same `search_seed` gives the same
+    points.
+    """
+    grid = {axis: domain["grid"] for axis, domain in space.items() if "grid" in domain}
+    drawn = {axis: tune_domain(d) for axis, d in space.items() if "grid" not in d}
+    if variants:
+        grid = {"variant": list(variants), **grid}
+    random = np.random.RandomState(search_seed)  # the kind that Tune's domains take
+    found = []
+    for _ in range(num_samples if drawn else 1):
+        draw = {axis: plain(domain.sample(random_state=random)) for axis, domain in drawn.items()}
+        for values in itertools.product(*grid.values()):
+            point = dict(zip(grid, values, strict=True)) | draw
+            ordered = {a: point[a] for a in ("variant", *space) if a in point}
+            found += [{**ordered, "seed": seed} for seed in seeds]
+    return found
+
+
+def plain(value: Any) -> Any:
+    """NumPy scalars as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def with_points_type(changes: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of the configuration's own kind.
+
+    A quantised draw is a float where an int is due, and YAML reads `1e-4` as text.
+    """
+    typed = {}
+    for key, value in changes.items():
+        present: Any = base
+        for part in key.split("."):
+            present = present.get(part) if isinstance(present, Mapping) else None
+        if isinstance(present, int | float) and not isinstance(present, bool):
+            number = as_number(value)
+            value = value if number is None else number
+            if isinstance(present, int) and isinstance(value, float) and value.is_integer():
+                value = int(value)
+        typed[key] = value
+    return typed

@@ -1,0 +1,242 @@
+"""One trial of a sweep: a training run that Ray Tune steps, saves, stops and restarts."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from typing import Any
+
+import draccus
+from ray import tune
+
+from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
+from pld_ray.build import build_algorithm
+from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
+from pld_ray.open_tracker import open_tracker
+from pld_ray.run_dir import RunDir, checkpoint_steps
+from pld_ray.sweep.config import Sweep, SweepConfig, label
+from pld_ray.tracking.logfile import setup_logging
+from pld_ray.tracking.mlflow_run import MlflowRun
+from pld_ray.training_loop import TrainingLoop
+
+POINTER_FILE = "trial_checkpoint.json"
+FAILED_FILE = "failure.txt"
+CLAIM_WAIT_S = 60.0
+"""Tune may give a trial to a process that is free while it kills the one it had begun to start."""
+
+
+class SweepTrial(tune.Trainable):
+    """`pld-ray train` in steps: each `step` ends with an evaluation.
+
+    The run's folder is `<sweep>/trials/<trial>`. Tune's checkpoint is a pointer to a checkpoint in
+    such a folder, so nothing is copied; a trial that died goes on from the newest one it wrote.
+
+    Args of `setup`:
+        config: `point`, axis -> value.
+        sweep: what all trials share, see `plan.context`.
+    """
+
+    def setup(self, config: dict[str, Any], sweep: dict[str, Any] | None = None) -> None:
+        assert sweep is not None
+        self._started = time.time()
+        self._sweep_dir = pathlib.Path(sweep["folder"])
+        self._is_population = sweep["settings"]["scheduler"]["type"] == "pbt"
+        self._loop: TrainingLoop | None = None
+        self._algorithm: ResidualSAC | None = None
+        self._tracker: MlflowRun | None = None
+        self._summary: dict[str, Any] | None = None
+        self._run = RunDir(trial_folder(self._sweep_dir, self.trial_name))
+        plan = Sweep(
+            draccus.decode(SweepConfig, sweep["settings"]),
+            draccus.decode(TrainConfig, sweep["base"]),
+            sweep["preset"],
+        )
+        point = resolve_seed(config["point"], config.get("__trial_index__"), plan.config.seeds)
+        self._config = plan.trial_config(point)
+        self._config.output_dir = str(self._run.path)
+        self._config.tracking = TrackingConfig(**sweep["tracking"])
+        self._stop = plan.config.stop
+        summary = self._run.path / "summary.json"
+        if summary.is_file() and not self._is_population:
+            self._summary = json.loads(summary.read_text())  # it ended, and the driver died
+            self._track(point, sweep, plan.config.name)
+            self._end("FINISHED")
+            return
+        known = (self._run.path / "config.yaml").is_file()
+        self._run.path.mkdir(parents=True, exist_ok=True)
+        self._logger = setup_logging(self._run.path)
+        try:
+            self._start(point, known, sweep, plan.config.name)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _start(
+        self, point: dict[str, Any], known: bool, sweep: dict[str, Any], sweep_name: str
+    ) -> None:
+        """Open the tracker and build the algorithm, restored where the folder has a checkpoint."""
+        self._track(point, sweep, sweep_name)
+        (self._run.path / FAILED_FILE).unlink(missing_ok=True)
+        if not known or self._is_population:
+            self._run.create(self._config)
+        self._algorithm = build_algorithm(self._config)
+        self._algorithm.failure_dir = str(self._run.path)
+        self._loop = TrainingLoop(
+            self._config, self._run, self._algorithm, self._tracker, self._logger
+        )
+        if known and not self._is_population:
+            self._loop.restore()
+
+    def _track(self, point: dict[str, Any], sweep: dict[str, Any], sweep_name: str) -> None:
+        """Take the folder, and make or continue its MLflow run under the sweep's."""
+        self._run.claim(wait_s=CLAIM_WAIT_S)
+        self._tracker = open_tracker(
+            self._config,
+            self._run,
+            kind="trial",
+            parent_run_id=sweep["parent_run_id"],
+            extra_tags={
+                "sweep": sweep_name,
+                "trial": self.trial_name,
+                "point": label(point),
+                "failure": "",
+                "stopped": "",
+            },
+            preset=sweep["preset"],
+        )
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Become another trial: a process that has imported everything saves ten seconds."""
+        self.cleanup()
+        self.setup(new_config)  # `tune.with_parameters` adds what all trials share
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Train until an evaluation is over, or to the end of the run."""
+        if self._loop is None:
+            assert self._summary is not None
+            return {**final_figures(self._summary), "done": True}
+        try:
+            self._loop.prepare()
+            row: dict[str, Any] = {}
+            while not self._loop.done and "eval/residual_success" not in row:
+                row = self._loop.iterate()
+            figures = self._figures(row)
+            if self._loop.done or self._has_learnt_enough(figures):
+                self._loop.warn_if_nothing_was_learnt()
+                self._summary = self._loop.finish(self._started)
+                self._end("FINISHED")
+                return {**figures, **final_figures(self._summary), "done": True}
+            return figures
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _figures(self, row: dict[str, Any]) -> dict[str, Any]:
+        assert self._loop is not None
+        algorithm, state = self._loop.algorithm, self._loop.state
+        success = row.get("eval/residual_success", max(state.best_success, 0.0))
+        return {
+            "env_steps": algorithm.env_steps,
+            "updates": algorithm.updates,
+            "eval/residual_success": success,
+            "best_success": max(state.best_success, 0.0),
+            "train/success_rate": row.get("train/success_rate"),
+            "wall_s": state.train_wall_s,
+        }
+
+    def _has_learnt_enough(self, figures: dict[str, Any]) -> bool:
+        stop, wall_s = self._stop, figures["wall_s"]
+        if stop.success is not None and figures["eval/residual_success"] >= stop.success:
+            return True
+        return stop.trial_wall_time_s is not None and wall_s >= stop.trial_wall_time_s
+
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Save in the run's folder; Tune keeps where."""
+        name = "final" if self._loop is None else self._loop.save_periodic().name
+        pointer = {"trial": self.trial_name, "checkpoint": name}
+        write_json_atomically(pathlib.Path(checkpoint_dir) / POINTER_FILE, pointer)
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """Continue from it, or from a newer one that this trial wrote before it died.
+
+        Raises:
+            ConfigError: the checkpoint is gone.
+        """
+        if self._loop is None:
+            return
+        pointer = json.loads((pathlib.Path(checkpoint_dir) / POINTER_FILE).read_text())
+        run = RunDir(trial_folder(self._sweep_dir, pointer["trial"]))
+        path = run.checkpoints / pointer["checkpoint"]
+        if pointer["trial"] == self.trial_name and not self._is_population:
+            newest = self._run.latest_checkpoint()
+            if newest is not None and (
+                not path.exists() or checkpoint_steps(newest) >= checkpoint_steps(path)
+            ):
+                return  # setup restored it
+        if not path.exists():
+            raise ConfigError(
+                f"{path}, the checkpoint to continue trial {self.trial_name} from, is gone"
+            )
+        self._loop.restore(path)
+        donor = run.load_config()
+        if donor.algorithm.temperature_init != self._config.algorithm.temperature_init:
+            self._loop.algorithm.set_temperature(self._config.algorithm.temperature_init)
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        """Leave the reason where people look for it, and the folder to the next attempt."""
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:500]
+        self._logger.exception("the trial failed")
+        (self._run.path / FAILED_FILE).write_text(reason + "\n")
+        if self._tracker is not None:
+            self._tracker.set_tag("failure", reason)
+        self._end("FAILED")
+
+    def _end(self, status: str) -> None:
+        """Close the MLflow run, end the processes, free the folder."""
+        if self._tracker is not None:
+            self._tracker.finish(status)
+            self._tracker = None
+        if self._algorithm is not None:
+            self._algorithm.stop()
+            self._algorithm = None
+        self._loop = None
+        self._run.release()
+
+    def cleanup(self) -> None:
+        """The scheduler or the user ends the trial, unless it is over already."""
+        if self._loop is None:
+            return
+        if self._tracker is not None:
+            steps = self._loop.algorithm.env_steps
+            self._tracker.set_tag("stopped", f"by the scheduler or the user at {steps} steps")
+        self._end("FINISHED")
+
+
+def trial_folder(sweep_dir: pathlib.Path, name: str) -> pathlib.Path:
+    """The run's folder of a trial."""
+    return sweep_dir / "trials" / name
+
+
+def resolve_seed(point: dict[str, Any], repetition: int | None, seeds: list[int]) -> dict[str, Any]:
+    """A searcher's point with the seed of its repetition; other points have theirs already."""
+    point = {axis: value for axis, value in point.items() if axis != "id"}
+    return point if "seed" in point else {**point, "seed": seeds[repetition or 0]}
+
+
+def final_figures(summary: dict[str, Any]) -> dict[str, Any]:
+    """What the end of a trial adds to its last report."""
+    return {
+        "env_steps": summary["env_steps"],
+        "updates": summary["updates"],
+        "base_success": summary["base_success"],
+        "held_success": summary["residual_success"],
+        "best_success": max(summary["best_validation_success"], 0.0),
+        "eval/residual_success": max(summary["best_validation_success"], 0.0),
+        "wall_s": summary["train_wall_s"],
+    }

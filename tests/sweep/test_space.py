@@ -1,0 +1,211 @@
+"""The file of a sweep: its points, and what is wrong with it in words."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pld_ray.config import ConfigError
+from pld_ray.sweep.config import describe, dump_sweep, label, load_sweep
+from pld_ray.sweep.plan import (
+    WithinBounds,
+    bundles,
+    fit_at_once,
+    num_trials,
+    param_space,
+    rungs,
+    sweep_points,
+)
+from pld_ray.sweep.space import points, with_points_type
+
+SHIPPED = sorted(pathlib.Path("experiments/sweeps").glob("*.yaml"))
+
+
+@pytest.fixture
+def load(tmp_path):
+    def from_mapping(mapping, *flags):
+        file = tmp_path / "my_sweep.yaml"
+        file.write_text(yaml.safe_dump(mapping, sort_keys=False))
+        return load_sweep([str(file), *flags])
+
+    return from_mapping
+
+
+UTD = {"algorithm.utd": {"grid": [1, 2]}}
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_shipped_sweeps_make_configurations_that_hold(file):
+    sweep = load_sweep([str(file)])
+    assert sweep.config.name == file.stem
+    for point in sweep_points(sweep) if sweep.config.searcher == "random" else [{}]:
+        sweep.trial_config(point)
+
+
+def test_points_are_the_whole_grid_with_every_variant_and_seed(load):
+    sweep = load(
+        {
+            "space": {
+                "algorithm.utd": {"grid": [1, 2]},
+                "algorithm.num_critics, algorithm.num_subsample_critics": {
+                    "grid": [[2, 2], [5, 2]]
+                },
+            },
+            "variants": {"plain": {}, "no_probing": {"algorithm.use_probing": False}},
+            "seeds": [3, 4],
+        }
+    )
+    found = sweep_points(sweep)
+    assert len(found) == num_trials(sweep) == 2 * 2 * 2 * 2
+    assert len({describe(point) for point in found}) == 16
+    config = sweep.trial_config(found[-1])
+    assert (config.algorithm.utd, config.algorithm.num_critics, config.seed) == (2, 5, 4)
+    assert config.algorithm.use_probing is False
+    assert sweep.trial_config(found[0]).algorithm.use_probing is True
+    seeds_of_a_point = [p for p in found if label(p) == label(found[0])]
+    assert [p["seed"] for p in seeds_of_a_point] == [3, 4]
+
+
+def test_draws_stay_the_same_over_grid_and_seeds_and_repeat_with_the_search_seed(load):
+    space = {
+        "algorithm.actor_lr": {"loguniform": ["1e-4", 1e-2]},  # YAML reads 1e-4 as text
+        "algorithm.n_step": {"quniform": [1, 5, 1]},
+        **UTD,
+    }
+    sweep = load({"space": space, "num_samples": 3, "seeds": [0, 1]})
+    found = sweep_points(sweep)
+    assert len(found) == 3 * 2 * 2
+    draws = [(p["algorithm.actor_lr"], p["algorithm.n_step"]) for p in found]
+    assert len(set(draws)) == 3
+    assert draws == [draws[4 * (i // 4)] for i in range(12)]
+    assert found == sweep_points(sweep)
+    assert isinstance(sweep.trial_config(found[0]).algorithm.n_step, int)
+    assert all(1e-4 <= rate <= 1e-2 for rate, _ in draws)
+
+
+@given(
+    low=st.floats(1e-6, 1.0),
+    factor=st.floats(1.5, 1e3),
+    count=st.integers(1, 8),
+    seed=st.integers(0, 99),
+)
+def test_log_uniform_draws_stay_within_their_bounds(low, factor, count, seed):
+    space = {"algorithm.tau": {"loguniform": [low, low * factor]}}
+    drawn = [p["algorithm.tau"] for p in points(space, {}, [0], count, seed)]
+    assert len(drawn) == count
+    assert all(low * (1 - 1e-9) <= value <= low * factor * (1 + 1e-9) for value in drawn)
+
+
+def test_numbers_take_the_kind_that_the_configuration_has():
+    base = {"algorithm": {"utd": 1, "tau": 0.005, "use_probing": True}}
+    changes = {"algorithm.utd": 2.0, "algorithm.tau": "1e-4", "algorithm.use_probing": False}
+    typed = with_points_type(changes, base)
+    assert typed == {"algorithm.utd": 2, "algorithm.tau": 1e-4, "algorithm.use_probing": False}
+    assert isinstance(typed["algorithm.utd"], int)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({"space": {"algorithm.utdd": {"grid": [1]}}}, "did you mean algorithm.utd"),
+        ({"space": {}}, "nothing is swept"),
+        ({"space": {"algorithm.utd": {"grid": []}}}, "grid needs a list of values"),
+        ({"space": {"algorithm.utd": {"grd": [1]}}}, "'grd' is no domain"),
+        ({"space": {"algorithm.utd": [1, 2]}}, "must be one domain"),
+        ({"space": {"algorithm.tau": {"uniform": [0.2, 0.1]}}}, "low must be below high"),
+        ({"space": {"algorithm.tau": {"loguniform": [0, 0.1]}}}, "low must be above 0"),
+        ({"space": {"algorithm.tau": {"uniform": [0.2]}}}, "uniform needs \\[low, high\\]"),
+        ({"space": {"algorithm.utd": {"quniform": [1, 3, 9]}}}, "the step must fit"),
+        ({"space": {"seed": {"grid": [1, 2]}}}, "use seeds"),
+        ({"space": UTD, "set": {"algorithm.gama": 0.9}}, "did you mean algorithm.gamma"),
+        ({"space": UTD, "variants": {"a": {"env.tsk": "x"}}}, "did you mean env.task"),
+        ({"space": UTD, "base": "nowhere.yaml"}, "neither beside the file nor here"),
+        ({"space": UTD, "seeds": []}, "seeds=\\[\\]: must be at least one"),
+        ({"space": UTD, "scheduler": {"type": "ahsa"}}, "must be none, asha, hyperband, pbt"),
+        ({"space": UTD, "scheduler": {"type": "pbt"}}, "mutations"),
+        ({"space": UTD, "shceduler": {}}, "did you mean scheduler"),
+        (
+            {"space": {"algorithm.utd, algorithm.n_step": {"grid": [[1, 2], [1]]}}},
+            "must be a list of 2 values",
+        ),
+    ],
+)
+def test_a_wrong_file_is_refused_with_what_to_mend(load, mapping, message):
+    with pytest.raises(ConfigError, match=message):
+        load(mapping)
+
+
+def test_a_value_that_no_trial_can_have_names_its_point(load):
+    sweep = load({"space": {"algorithm.gamma": {"grid": [0.9, 1.5]}}})
+    with pytest.raises(ConfigError, match=r"algorithm.gamma=1.5, seed=0: .*gamma"):
+        sweep.trial_config(sweep_points(sweep)[1])
+
+
+def test_flags_override_the_file_and_the_dump_reads_back(load, tmp_path):
+    sweep = load({"space": UTD}, "--scheduler.type=asha", "--seeds=[5,6]", "--name=other")
+    assert sweep.config.name == "other"
+    again = tmp_path / "again.yaml"
+    again.write_text(dump_sweep(sweep.config))
+    assert load_sweep([str(again)]).config == sweep.config
+    assert load({"space": UTD}).config.name == "my_sweep"
+
+
+def test_the_configuration_of_all_trials_can_be_changed_by_flags(load):
+    sweep = load({"space": UTD}, "--set.algorithm.gamma=0.9", "--set.placement.check=false")
+    assert (sweep.base.algorithm.gamma, sweep.base.placement.check) == (0.9, False)
+    with pytest.raises(ConfigError, match=r"did you mean algorithm.gamma"):
+        load({"space": UTD}, "--set.algorithm.gama=0.9")
+
+
+def test_a_trial_reserves_its_process_and_its_runners(load):
+    changes = {"runners.num_env_runners": 2, "runners.num_learners": 1}
+    sweep = load({"space": UTD, "set": changes, "resources_per_trial": {"learning": 0.1}})
+    assert bundles(sweep, sweep.base) == [
+        {"CPU": 1.0, "learning": 0.1},
+        {"CPU": 0.5},
+        {"CPU": 0.5},
+        {"CPU": 1.0},
+    ]
+
+
+def test_asha_compares_at_powers_of_the_reduction_factor(load):
+    sweep = load(
+        {"space": UTD, "scheduler": {"type": "asha", "grace_steps": 1000, "reduction_factor": 3}}
+    )
+    assert rungs(sweep.config, 30_000) == [1000, 3000, 9000, 27_000]
+
+
+def test_a_population_begins_with_draws_of_what_mutates(load):
+    mutations = {"algorithm.residual_scale": {"uniform": [0.25, 1.0]}}
+    sweep = load({"num_samples": 4, "scheduler": {"type": "pbt", "mutations": mutations}})
+    scales = [p["algorithm.residual_scale"] for p in sweep_points(sweep)]
+    assert len(set(scales)) == 4
+    assert all(0.25 <= scale <= 1.0 for scale in scales)
+    (grid,) = param_space(sweep)["point"].values()
+    assert [point["id"] for point in grid] == ["t0000", "t0001", "t0002", "t0003"]
+
+
+@given(scale=st.floats(0.0, 2.0), factor=st.sampled_from([0.8, 1.2]))
+def test_a_perturbed_value_stays_in_its_domain(scale, factor):
+    explore = WithinBounds({"a": {"uniform": [0.25, 1.0]}, "b": {"choice": [1, 2]}})
+    point = explore({"point": {"a": scale * factor, "b": 2, "seed": 0}})["point"]
+    assert 0.25 <= point["a"] <= 1.0
+    assert (point["b"], point["seed"]) == (2, 0)
+    if 0.25 <= scale * factor <= 1.0:
+        assert point["a"] == scale * factor
+
+
+@given(cpus=st.lists(st.integers(0, 8), min_size=1, max_size=4), wanted=st.integers(1, 3))
+def test_trials_at_once_are_what_the_nodes_hold(cpus, wanted):
+    nodes = [{"CPU": float(n)} for n in cpus]
+    assert fit_at_once([{"CPU": float(wanted)}], nodes) == sum(n // wanted for n in cpus)
+
+
+def test_draws_are_plain_numbers(load):
+    sweep = load({"space": {"algorithm.batch_size": {"choice": [64, 128]}}, "num_samples": 2})
+    assert not any(isinstance(v, np.generic) for p in sweep_points(sweep) for v in p.values())

@@ -1,0 +1,278 @@
+"""Sweeps on a real local cluster: processes die, and every trial ends with every point once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import pytest
+import ray
+import yaml
+from mlflow.tracking import MlflowClient
+
+from pld_ray.cli import main
+
+SMALL = {
+    "env.entry_point": "envs.point:PointEnv",
+    "env.suite": "point",
+    "env.task": "reach_the_goal",
+    "env.kwargs": {"episode_length": 20, "step_s": 0.002},
+    "policy.type": "none",
+    "algorithm.offline_episodes": 0,
+    "algorithm.warmup_steps": 100,
+    "algorithm.warmup_actions": "random",
+    "algorithm.use_probing": False,
+    "algorithm.compose_base": False,
+    "algorithm.residual_dims": [],
+    "algorithm.batch_size": 16,
+    "algorithm.hidden_dims": [16, 16],
+    "algorithm.actor_delay_updates": 0,
+    "algorithm.utd": 0.1,
+    "runners.num_env_runners": 0,
+    "evaluation.interval_steps": 400,
+    "evaluation.held_states": 2,
+    "evaluation.validation_states": 2,
+    "checkpoint.interval_steps": 200,
+    "total_steps": 1200,
+}
+SWEEP = {
+    "set": SMALL,
+    "space": {"algorithm.residual_scale": {"grid": [0.5, 1.0]}},
+    "seeds": [0, 1],
+}
+
+
+@pytest.fixture
+def sweep_file(tmp_path):
+    file = tmp_path / "little.yaml"
+    file.write_text(yaml.safe_dump(SWEEP, sort_keys=False))
+    return file
+
+
+@pytest.fixture
+def ray_stopped():
+    yield
+    ray.shutdown()
+
+
+def wait_for(condition, what, seconds=240.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not happen in {seconds} s"
+        time.sleep(0.1)
+
+
+def rows(folder):
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def children(folder):
+    record = json.loads((folder / "mlflow_run.json").read_text())
+    client = MlflowClient(record["tracking_uri"])
+    parent = client.get_run(record["run_id"])
+    query = f"tags.`mlflow.parentRunId` = '{record['run_id']}'"
+    return client, parent, client.search_runs([parent.info.experiment_id], query)
+
+
+def check_points(folder):
+    """Every row of every trial's history is in MLflow exactly once, and nothing else is."""
+    client, _, runs = children(folder)
+    assert len(runs) == len(list((folder / "trials").glob("t*")))
+    for run in runs:
+        history = rows(folder / "trials" / run.data.tags["trial"])
+        expected = Counter(
+            (key, row["env_steps"])
+            for row in history
+            for key, value in row.items()
+            if key != "env_steps" and value is not None
+        )
+        logged = Counter(
+            (key, point.step)
+            for key in run.data.metrics
+            if not key.startswith(("system/", "tracking/"))
+            for point in client.get_metric_history(run.info.run_id, key)
+        )
+        assert max(logged.values()) == 1
+        assert set(expected) <= set(logged)
+
+
+def kill_first_trial(folder):
+    """SIGKILL the process of t0000 after its first checkpoint."""
+    victim = folder / "trials" / "t0000"
+    wait_for(lambda: list(victim.glob("checkpoints/step_*")), "the first checkpoint")
+    os.kill(json.loads((victim / "run.lock").read_text())["pid"], signal.SIGKILL)
+
+
+def check_ended(folder, num_trials):
+    """All trials ended, in the table and in MLflow, every point once."""
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["state"] == "finished"
+    assert (summary["num_finished"], summary["num_failed"]) == (num_trials, 0)
+    with (folder / "trials.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["trial"] for row in table] == [f"t{i:04d}" for i in range(num_trials)]
+    assert all(int(row["env_steps"]) >= SMALL["total_steps"] for row in table)
+    check_points(folder)
+    _, parent, runs = children(folder)
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics["sweep/num_finished"] == num_trials
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    return runs
+
+
+def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path, ray_stopped):
+    folder = tmp_path / "sweep"
+    flags = [f"--output_dir={folder}", "--seeds=[3]"]
+    killer = threading.Thread(target=kill_first_trial, args=[folder])
+    killer.start()
+    assert main(["sweep", str(sweep_file), *flags]) == 0
+    killer.join()
+    runs = check_ended(folder, 2)
+    points = {f"algorithm.residual_scale={scale}" for scale in (0.5, 1)}
+    assert {run.data.tags["point"] for run in runs} == points
+    assert {run.data.params["seed"] for run in runs} == {"3"}
+    (killed,) = (run for run in runs if run.data.tags["trial"] == "t0000")
+    assert int(killed.data.tags["resumed_at_step"]) >= 200
+
+
+@pytest.mark.chaos
+def test_a_killed_sweep_is_resumed_without_running_anything_twice(
+    sweep_file, tmp_path, ray_stopped
+):
+    folder = tmp_path / "sweep"
+    log = (tmp_path / "log").open("w")
+    command = [sys.executable, "-m", "pld_ray.cli", "sweep", str(sweep_file)]
+    driver = subprocess.Popen(
+        [*command, f"--output_dir={folder}"], stdout=log, stderr=subprocess.STDOUT
+    )
+    try:
+        wait_for(lambda: list(folder.glob("trials/*/summary.json")), "the first end")
+        wait_for(lambda: len(list(folder.glob("trials/t*"))) > 2, "a third trial")
+    finally:
+        driver.kill()
+        driver.wait()
+    ended = {p: p.stat().st_mtime_ns for p in folder.glob("trials/*/summary.json")}
+    assert json.loads((folder / "sweep.json").read_text())["state"] == "running"
+    pids = [json.loads(p.read_text())["pid"] for p in folder.glob("trials/*/run.lock")]
+    wait_for(lambda: not any(alive(pid) for pid in pids), "the end of the trials' processes")
+
+    assert main(["sweep", f"--resume={folder}"]) == 0
+    assert {p: p.stat().st_mtime_ns for p in ended} == ended, "a finished trial was run again"
+    check_ended(folder, 4)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_sweep_that_exists_is_not_overwritten_and_another_version_not_resumed(
+    sweep_file, tmp_path, capsys
+):
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    (folder / "sweep.json").write_text('{"format_version": 99, "pld_ray_version": "7.0"}')
+    assert main(["sweep", str(sweep_file), f"--output_dir={folder}"]) == 2
+    assert "already holds a sweep: continue it with" in capsys.readouterr().err
+    assert main(["sweep", f"--resume={folder}"]) == 2
+    assert "continue it with the version that began it (7.0)" in capsys.readouterr().err
+    (folder / "sweep.json").write_text("{")
+    assert main(["sweep", f"--resume={folder}"]) == 2
+    assert "is damaged" in capsys.readouterr().err
+    assert main(["sweep", f"--resume={tmp_path}"]) == 2
+    assert "holds no sweep" in capsys.readouterr().err
+    assert sorted(p.name for p in folder.iterdir()) == ["sweep.json"]
+
+
+def test_the_dry_run_shows_trials_and_resources_and_starts_nothing(sweep_file, tmp_path, capsys):
+    assert main(["sweep", str(sweep_file), "--dry_run", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["num_trials"] == len(shown["trials"]) == 4
+    assert shown["resources_per_trial"] == {"CPU": 1.0}
+    assert shown["trials_at_once"] == os.cpu_count()
+    assert main(["sweep", str(sweep_file), "--dry_run", "--cpus_per_trial=1000"]) == 0
+    assert "not one trial fits" in capsys.readouterr().out
+    assert not ray.is_initialized()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["little.yaml"]
+
+
+def test_a_sweep_that_no_node_can_hold_is_refused(sweep_file, tmp_path, capsys, ray_stopped):
+    folder = tmp_path / "sweep"
+    arguments = [f"--output_dir={folder}", "--cpus_per_trial=1000"]
+    assert main(["sweep", str(sweep_file), *arguments]) == 2
+    assert "the cluster is too small: no room for 1 x trial (1000 CPU)" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_a_wrong_tracking_uri_stops_the_sweep_before_its_first_trial(
+    sweep_file, tmp_path, capsys, ray_stopped
+):
+    folder = tmp_path / "sweep"
+    arguments = [f"--output_dir={folder}", "--tracking.uri=htp://nowhere:1"]
+    assert main(["sweep", str(sweep_file), *arguments]) == 2
+    assert "htp://nowhere:1" in capsys.readouterr().err
+    assert not (folder / "trials").exists()
+
+
+POPULATION = {
+    "set": {**SMALL, "checkpoint.keep": 4},
+    "num_samples": 2,
+    "scheduler": {
+        "type": "pbt",
+        "interval_steps": 400,
+        "quantile": 0.5,
+        "mutations": {
+            "algorithm.residual_scale": {"uniform": [0.25, 1.0]},
+            "algorithm.temperature_init": {"loguniform": [0.0005, 0.02]},
+            "algorithm.utd": {"choice": [0.1, 0.2]},
+        },
+    },
+}
+SEARCH = {
+    "set": SMALL,
+    "space": {"algorithm.actor_lr": {"loguniform": [1e-4, 1e-2]}},
+    "searcher": "optuna",
+    "num_samples": 2,
+    "seeds": [0, 1],
+}
+BRACKETS = {**SWEEP, "scheduler": {"type": "hyperband", "reduction_factor": 2}, "seeds": [0]}
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize(
+    ("content", "num_trials"),
+    [(POPULATION, 2), (SEARCH, 4), (BRACKETS, 2)],
+    ids=["pbt", "optuna", "hyperband"],
+)
+def test_every_scheduler_and_searcher_brings_all_trials_to_an_end(
+    content, num_trials, tmp_path, ray_stopped
+):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    folder = tmp_path / "run"
+    assert main(["sweep", str(file), f"--output_dir={folder}"]) == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["num_finished"] + summary["num_stopped_early"] == num_trials
+    _, _, runs = children(folder)
+    assert len(runs) == num_trials
+    if content is POPULATION:  # perturbed, within bounds, and choices stay choices
+        for run in runs:
+            trial = folder / "trials" / run.data.tags["trial"]
+            config = yaml.safe_load((trial / "config.yaml").read_text())
+            assert config["algorithm"]["utd"] in (0.1, 0.2)
+            assert 0.25 <= config["algorithm"]["residual_scale"] <= 1.0
+    if content is SEARCH:
+        assert sorted(run.data.params["seed"] for run in runs) == ["0", "0", "1", "1"]
+        assert len({run.data.tags["point"] for run in runs}) == 2
