@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from pld_ray.config import TrainConfig, check_key, field_names
+from pld_ray.config import TrainConfig
+from pld_ray.config_file import check_key, field_names
 
 PRESETS = pathlib.Path(__file__).parent.parent / "experiments" / "presets"
 WIDTH = 88

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ray.cluster_utils import Cluster
 
 from pld_ray.cluster import check_cluster, demands, unplaced
-from pld_ray.config import ConfigError, TrainConfig, load_config
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config_file import load_config
 
 
 def test_what_a_run_reserves():

@@ -9,7 +9,8 @@ from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.validation import check_grippers
 from pld_ray.build import algorithm_config
 from pld_ray.cli import main
-from pld_ray.config import ConfigError, TrainConfig, dump_config, field_names, load_config
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config_file import dump_config, field_names, load_config
 from pld_ray.networks import ResidualNetworks
 
 

@@ -6,7 +6,6 @@ import json
 import resource
 
 import pytest
-import ray
 from mlflow.tracking import MlflowClient
 
 from pld_ray import training_loop
@@ -31,15 +30,11 @@ SMALL = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, ray_cluster):
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert main(["train", *SMALL, "--total_steps=1300", f"--output_dir={folder}"]) == 0
     return folder

@@ -14,7 +14,8 @@ pld-ray train --pretrained_critic=RUN_DIR/checkpoints/pretrained
 
 def run(args: list[str]) -> int:
     """Initialise a critic, or print the configuration."""
-    from pld_ray.config import TrainConfig, load_config, main_print
+    from pld_ray.config import TrainConfig
+    from pld_ray.config_file import load_config, main_print
 
     print_config = pop_flag(args, "print_config")
     config = load_config(TrainConfig, args)

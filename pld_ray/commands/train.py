@@ -19,7 +19,8 @@ USAGE = """usage: pld-ray train [--config_path=FILE.yaml] [--key=value ...]
 
 def run(args: list[str]) -> int:
     """Train, or print or check a configuration."""
-    from pld_ray.config import ConfigError, TrainConfig, config_path, load_config, main_print
+    from pld_ray.config import ConfigError, TrainConfig
+    from pld_ray.config_file import config_path, load_config, main_print
     from pld_ray.run_dir import RunDir
 
     print_config, dry_run = pop_flag(args, "print_config"), pop_flag(args, "dry_run")

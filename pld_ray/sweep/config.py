@@ -10,15 +10,8 @@ from typing import Any
 import draccus
 import yaml
 
-from pld_ray.config import (
-    ConfigError,
-    TrackingConfig,
-    TrainConfig,
-    check_key,
-    field_names,
-    load_config,
-    yaml_keys,
-)
+from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
+from pld_ray.config_file import check_key, field_names, load_config, yaml_keys
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
 
 SCHEDULERS = ("none", "asha", "hyperband", "pbt")

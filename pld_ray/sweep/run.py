@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pathlib
 import shutil
@@ -16,14 +17,15 @@ from ray import tune
 
 from pld_ray.build import check_environment
 from pld_ray.cluster import check_fits, start_ray
-from pld_ray.config import ConfigError, TrainConfig, dump_config
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config_file import dump_config
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig, dump_sweep
 from pld_ray.sweep.outcome import as_csv, summarize, trial_row
 from pld_ray.sweep.progress import SweepProgress
 from pld_ray.sweep.trial import trial_folder
 from pld_ray.tracking.files import write_atomically
-from pld_ray.tracking.logfile import setup_logging
+from pld_ray.tracking.logfile import setup_logging, write_to_log
 
 FORMAT_VERSION = 1
 SWEEP_FILE, STATE_FILE, BASE_FILE = "sweep.yaml", "sweep.json", "base.yaml"
@@ -146,6 +148,7 @@ class _Driver:
         self.sweep, self.folder, self.resumed = sweep, folder, resumed
         self.started = time.time()
         self.logger = setup_logging(folder)
+        write_to_log(logging.getLogger("ray.tune"), self.logger)  # a dead trial is forty lines
         self.tracker = self._open_tracker()
 
     def run(self) -> dict[str, Any]:

@@ -63,3 +63,9 @@ def close_logging() -> None:
 
 
 _DATE = "%Y-%m-%d %H:%M:%S"
+
+
+def write_to_log(library: logging.Logger, logger: logging.Logger) -> None:
+    """Send what a library logs to the file of `setup_logging`'s logger, and not to the console."""
+    library.propagate = False
+    library.handlers = [h for h in logger.handlers if isinstance(h, logging.FileHandler)]

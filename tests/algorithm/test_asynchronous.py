@@ -7,25 +7,13 @@ import signal
 
 import numpy as np
 import pytest
-import ray
 
 from pld_ray.algorithm.accounting import account
 from pld_ray.algorithm.algorithm import LearnerLostError
 from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.rollout.messages import EnvRunnerError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(
-        num_cpus=6,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        runtime_env={"env_vars": {"PYTHONPATH": os.path.dirname(__file__)}},
-    )
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def point_config(num_learners=0, num_env_runners=2, **training):

@@ -6,26 +6,14 @@ import os
 import signal
 
 import pytest
-import ray
 
 from pld_ray.algorithm.config import ResidualSACConfig
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(
-        num_cpus=6,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="error",
-        runtime_env={"env_vars": {"PYTHONPATH": os.path.dirname(__file__)}},
-    )
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture(scope="module")
-def algorithm():
+def algorithm(ray_cluster):
     """Two evaluation runners beside one that samples."""
     config = (
         ResidualSACConfig()

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import ray
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from pld_ray.algorithm.config import ResidualSACConfig
 
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from pld_ray.base_policy.pool_client import NAMESPACE
 ADDING = "pool_policies:make_adding"
 CRASH, HANG = AddingPolicy.CRASH, AddingPolicy.HANG
 FAIL, WAIT = AddingPolicy.FAIL, AddingPolicy.WAIT
+ACTOR_CALLS = pytest.param(False, marks=pytest.mark.chaos, id="actor-calls")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,7 +102,7 @@ def test_figures_reach_rays_metrics_endpoint(make_pool):
     until(exported)
 
 
-@pytest.mark.parametrize("sockets", [True, False])
+@pytest.mark.parametrize("sockets", [True, ACTOR_CALLS])
 def test_the_only_replica_dies_mid_request_and_its_successor_answers(make_pool, tmp_path, sockets):
     pool = make_pool(tmp_path, sockets=sockets)
     client = pool.client()
@@ -122,7 +123,7 @@ def test_a_hung_replica_is_replaced_and_its_request_answered(make_pool, tmp_path
     assert pool.metrics()["restarts"] == 1
 
 
-@pytest.mark.parametrize("sockets", [True, False])
+@pytest.mark.parametrize("sockets", [True, ACTOR_CALLS])
 def test_a_late_replica_does_not_delay_the_answer_of_another(make_pool, tmp_path, sockets):
     pool = make_pool(tmp_path, num_replicas=2, late_after_s=0.5, sockets=sockets)
     client = pool.client(seed=0)

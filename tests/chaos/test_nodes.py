@@ -9,7 +9,8 @@ from chaos import POINT_RUN, check_counts, progress, wait_for
 
 from pld_ray.build import algorithm_config
 from pld_ray.cluster import check_cluster
-from pld_ray.config import TrainConfig, load_config
+from pld_ray.config import TrainConfig
+from pld_ray.config_file import load_config
 
 pytestmark = pytest.mark.chaos
 

@@ -110,6 +110,7 @@ def test_a_tracking_server_that_goes_and_returns_has_every_point_once(server, st
     assert sorted(p.step for p in points) == sorted(wanted)
 
 
+@pytest.mark.chaos
 def test_the_cli_says_what_a_cluster_lacks(tmp_path, capsys):
     code = main(
         [

@@ -3,7 +3,8 @@ import os
 
 import pytest
 
-from pld_ray.config import TrainConfig, dump_config
+from pld_ray.config import TrainConfig
+from pld_ray.config_file import dump_config
 
 TASK = "pick_up_the_can_and_place_it_in_the_bin"
 

@@ -1,6 +1,7 @@
 import pytest
 
-from pld_ray.config import ConfigError, TrainConfig, field_names, load_config
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config_file import field_names, load_config
 from pld_ray.explain import choices, config_fields, explain, presets_with
 
 KEYS = [name for name in field_names(TrainConfig) if not name.endswith("*")]

@@ -88,7 +88,8 @@ def test_the_pages_settings_are_keys_of_a_sweep(root, tmp_path):
     swept = "space: {algorithm.utd: {grid: [1, 2]}}"
     (tmp_path / "sweep.yaml").write_text(f"name: page\n{swept}\n{settings}")
     sweep = load_sweep([str(tmp_path / "sweep.yaml")])
-    assert sweep.base.placement.learner == {"learning": 1}
+    assert sweep.base.placement.learner == {"learning": 0.5}
+    assert sweep.config.resources_per_trial == {"learning": 0.1}
 
 
 @pytest.mark.parametrize("page", ["docs/operations.md", "docker/README.md"])

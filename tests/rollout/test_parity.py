@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 import envs
@@ -15,11 +14,7 @@ EPISODES = 20
 ENV = {"task": "lift_the_can", "episode_length": 40}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error")
-    yield
-    ray.shutdown()
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def base_policy_alone(init_state_ids):

@@ -13,11 +13,12 @@ import time
 from collections import Counter
 
 import pytest
-import ray
 import yaml
 from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 SMALL = {
     "env.entry_point": "envs.point:PointEnv",
@@ -40,7 +41,7 @@ SMALL = {
     "evaluation.held_states": 2,
     "evaluation.validation_states": 2,
     "checkpoint.interval_steps": 200,
-    "total_steps": 1200,
+    "total_steps": 900,
 }
 SWEEP = {
     "set": SMALL,
@@ -54,12 +55,6 @@ def sweep_file(tmp_path):
     file = tmp_path / "little.yaml"
     file.write_text(yaml.safe_dump(SWEEP, sort_keys=False))
     return file
-
-
-@pytest.fixture
-def ray_stopped():
-    yield
-    ray.shutdown()
 
 
 def wait_for(condition, what, seconds=240.0):
@@ -128,7 +123,7 @@ def check_ended(folder, num_trials):
     return runs
 
 
-def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path, ray_stopped):
+def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path):
     folder = tmp_path / "sweep"
     flags = [f"--output_dir={folder}", "--seeds=[3]"]
     killer = threading.Thread(target=kill_first_trial, args=[folder])
@@ -144,9 +139,7 @@ def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path, r
 
 
 @pytest.mark.chaos
-def test_a_killed_sweep_is_resumed_without_running_anything_twice(
-    sweep_file, tmp_path, ray_stopped
-):
+def test_a_killed_sweep_is_resumed_without_running_anything_twice(sweep_file, tmp_path):
     folder = tmp_path / "sweep"
     log = (tmp_path / "log").open("w")
     command = [sys.executable, "-m", "pld_ray.cli", "sweep", str(sweep_file)]
@@ -178,37 +171,7 @@ def alive(pid):
         return file.read().rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_a_sweep_that_exists_is_not_overwritten_and_another_version_not_resumed(
-    sweep_file, tmp_path, capsys
-):
-    folder = tmp_path / "sweep"
-    folder.mkdir()
-    (folder / "sweep.json").write_text('{"format_version": 99, "pld_ray_version": "7.0"}')
-    assert main(["sweep", str(sweep_file), f"--output_dir={folder}"]) == 2
-    assert "already holds a sweep: continue it with" in capsys.readouterr().err
-    assert main(["sweep", f"--resume={folder}"]) == 2
-    assert "continue it with the version that began it (7.0)" in capsys.readouterr().err
-    (folder / "sweep.json").write_text("{")
-    assert main(["sweep", f"--resume={folder}"]) == 2
-    assert "is damaged" in capsys.readouterr().err
-    assert main(["sweep", f"--resume={tmp_path}"]) == 2
-    assert "holds no sweep" in capsys.readouterr().err
-    assert sorted(p.name for p in folder.iterdir()) == ["sweep.json"]
-
-
-def test_the_dry_run_shows_trials_and_resources_and_starts_nothing(sweep_file, tmp_path, capsys):
-    assert main(["sweep", str(sweep_file), "--dry_run", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["num_trials"] == len(shown["trials"]) == 4
-    assert shown["resources_per_trial"] == {"CPU": 1.0}
-    assert shown["trials_at_once"] == os.cpu_count()
-    assert main(["sweep", str(sweep_file), "--dry_run", "--cpus_per_trial=1000"]) == 0
-    assert "not one trial fits" in capsys.readouterr().out
-    assert not ray.is_initialized()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["little.yaml"]
-
-
-def test_a_sweep_that_no_node_can_hold_is_refused(sweep_file, tmp_path, capsys, ray_stopped):
+def test_a_sweep_that_no_node_can_hold_is_refused(sweep_file, tmp_path, capsys):
     folder = tmp_path / "sweep"
     arguments = [f"--output_dir={folder}", "--cpus_per_trial=1000"]
     assert main(["sweep", str(sweep_file), *arguments]) == 2
@@ -216,9 +179,7 @@ def test_a_sweep_that_no_node_can_hold_is_refused(sweep_file, tmp_path, capsys, 
     assert not folder.exists()
 
 
-def test_a_wrong_tracking_uri_stops_the_sweep_before_its_first_trial(
-    sweep_file, tmp_path, capsys, ray_stopped
-):
+def test_a_wrong_tracking_uri_stops_the_sweep_before_its_first_trial(sweep_file, tmp_path, capsys):
     folder = tmp_path / "sweep"
     arguments = [f"--output_dir={folder}", "--tracking.uri=htp://nowhere:1"]
     assert main(["sweep", str(sweep_file), *arguments]) == 2
@@ -256,9 +217,7 @@ BRACKETS = {**SWEEP, "scheduler": {"type": "hyperband", "reduction_factor": 2}, 
     [(POPULATION, 2), (SEARCH, 4), (BRACKETS, 2)],
     ids=["pbt", "optuna", "hyperband"],
 )
-def test_every_scheduler_and_searcher_brings_all_trials_to_an_end(
-    content, num_trials, tmp_path, ray_stopped
-):
+def test_every_scheduler_and_searcher_brings_all_trials_to_an_end(content, num_trials, tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump(content, sort_keys=False))
     folder = tmp_path / "run"

@@ -13,7 +13,8 @@ from mlflow.tracking import MlflowClient
 from ray.rllib.core.columns import Columns
 
 from pld_ray.build import build_algorithm
-from pld_ray.config import ConfigError, TrainConfig, load_config
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config_file import load_config
 from pld_ray.metrics import flatten_result
 from pld_ray.open_tracker import open_tracker
 from pld_ray.registry import load_policy, register_policy
