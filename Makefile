@@ -26,7 +26,7 @@ test: setup  ## static checks and every test but the slow learning runs
 	@$(RUN) $(BIN)/ruff check .
 	@$(RUN) $(BIN)/ruff format --check .
 	@$(RUN) $(BIN)/mypy
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-learning: setup  ## slow end-to-end learning runs
 	@$(RUN) $(BIN)/python -m pytest -m learning

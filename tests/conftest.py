@@ -8,6 +8,27 @@ import pytest
 # before any Ray process: clusters find each other through a file in this folder
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray")
 
+LONGEST_FILES = (
+    "test_algorithm.py",
+    "test_asynchronous.py",
+    "test_sweep.py",
+    "test_pool_faults.py",
+    "test_pool.py",
+    "test_parity.py",
+    "test_train.py",
+    "test_phases.py",
+    "test_mlflow_server.py",
+    "test_evaluation.py",
+    "test_tune.py",
+    "test_registry.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files go first, so that at the end no process waits for the other's last one."""
+    order = {name: i for i, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
 
 @pytest.fixture(scope="module")
 def ray_cluster(request):
