@@ -14,7 +14,7 @@ class NoBasePolicy:
         action_dim: A.
     """
 
-    n_action_steps = 1
+    n_action_steps = 100  # all alike: being asked at every step would cost more than the answer
     input_features: dict[str, tuple[int, ...]] = {}
     fingerprint = "none"
 
@@ -31,8 +31,8 @@ class NoBasePolicy:
         env_ids: Sequence[int],
         seeds: Sequence[int] | None = None,
     ) -> np.ndarray:
-        """Zeros [B, 1, A]."""
-        return np.zeros((len(env_ids), 1, self.action_dim), dtype=np.float32)
+        """Zeros [B, T, A]."""
+        return np.zeros((len(env_ids), self.n_action_steps, self.action_dim), dtype=np.float32)
 
 
 def base_policy_fingerprint(kind: str, path: str | None) -> str:

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from gymnasium.wrappers.vector import DictInfoToList
 from ray.rllib.env.env_runner import ENV_STEP_FAILURE
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from pld_ray.networks.grippers import hold_all, num_joint_choices
+from pld_ray.networks.numpy_actor import NumpyActor
 from pld_ray.rollout import factory
 from pld_ray.rollout.episode import Columns, EpisodeBuilder, concatenate_episodes
 from pld_ray.rollout.evaluation import EpisodeResult, play_init_states
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.messages import PublishedWeights, describe_error
-from pld_ray.rollout.vector_env import BASE_ACTION, Observation
+from pld_ray.rollout.vector_env import BASE_ACTION, InfosPerEnv, Observation
 from pld_ray.rollout.video import film_init_state
 
 METRICS_INTERVAL_S = 1.0
@@ -49,8 +49,10 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     The inherited `sample()` (RLlib episodes) keeps working: the module composes the action.
     """
 
+    env: Any
     _streams: _Streams | None = None
-    _evaluation_env: DictInfoToList | None = None
+    _evaluation_env: InfosPerEnv | None = None
+    _numpy_actor: NumpyActor | None = None
     _weights_updates = 0
     _taken: Any = None
     _taken_updates = 0
@@ -61,10 +63,16 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     def make_env(self) -> None:
         super().make_env()
+        self.env = InfosPerEnv(self.env.unwrapped)
         self._streams = None
         self.params = self.config.residual_sac_params()
         if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
             self._rng = np.random.default_rng([self.config.seed or 0, self.worker_index or 0])
+
+    def make_module(self) -> None:
+        super().make_module()
+        stands_for = NumpyActor.stands_for(self.module)
+        self._numpy_actor = NumpyActor(self.module) if stands_for else None
 
     def restart_streams(self, seed: int) -> None:
         """Drop the open episodes and start anew from `seed` (mixed with the runner's index)."""
@@ -289,7 +297,6 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             "discrete_penalty": (-self.params.grasp_penalty * changed.sum(1)).astype(np.float32),
         }
 
-    @torch.inference_mode()
     def _composed_action(
         self, observation: Observation, noise: np.ndarray | None = None, explore: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -297,13 +304,19 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
         `noise` None takes the mean; `explore` lets discrete grippers choose at random now and then.
         """
-        batch = {key: torch.from_numpy(value) for key, value in observation.items()}
+        if self._numpy_actor is not None:
+            columns = [observation[key] for key in self.module.observation_keys]
+            vector = np.concatenate(columns, axis=-1, dtype=np.float32)
+            return self._numpy_actor.act(vector, observation[BASE_ACTION], noise), None
         forced = None
         if explore and self.params.gripper == "discrete":
             forced = torch.from_numpy(self._random_choices(len(observation[BASE_ACTION])))
-        action, choice = self.module.act_and_choose(
-            batch, None if noise is None else torch.from_numpy(noise), forced
-        )
+        with torch.inference_mode():
+            action, choice = self.module.act_and_choose(
+                {key: torch.from_numpy(value) for key, value in observation.items()},
+                None if noise is None else torch.from_numpy(noise),
+                forced,
+            )
         return action.numpy(), None if choice is None else choice.numpy()
 
     def _random_choices(self, n: int) -> np.ndarray:
@@ -342,7 +355,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             self.take_weights(weights)
         if self._evaluation_env is None:
             config = {**self.config.env_config, "num_envs": self.num_envs}
-            self._evaluation_env = DictInfoToList(factory.make_env(self.config.env, config))
+            self._evaluation_env = InfosPerEnv(factory.make_env(self.config.env, config))
         in_force = self.module.residual_scale.clone()
         try:
             if residual_scale is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from pld_ray.base_policy import BasePolicy, ChunkCache
@@ -84,15 +84,29 @@ class BaseActionVectorEnv(VectorEnv):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict | None = None
     ) -> tuple[Observation, dict[str, Any]]:
+        observation, infos = self.reset_all(seed)
+        return observation, self._info_dict(infos)
+
+    def reset_all(
+        self, seed: int | Sequence[int | None] | None = None
+    ) -> tuple[Observation, list[dict[str, Any]]]:
+        """`reset` with one dict of infos per environment."""
         seeds = seed_per_env(seed, self.num_envs)
         self._failed[:] = False
         outcomes = self._run([self._reset_command(i, seeds[i]) for i in range(self.num_envs)])
         self._done[:] = False
-        return self._observations(outcomes), self._info_dict(outcomes)
+        return self._observations(outcomes), [outcome.info for outcome in outcomes]
 
     def step(
         self, actions: np.ndarray
     ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        observation, rewards, terminated, truncated, infos = self.step_all(actions)
+        return observation, rewards, terminated, truncated, self._info_dict(infos)
+
+    def step_all(
+        self, actions: np.ndarray
+    ) -> tuple[Observation, np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """`step` with one dict of infos per environment."""
         commands = [
             self._reset_command(i) if self._done[i] else Command(actions[i])
             for i in range(self.num_envs)
@@ -102,7 +116,7 @@ class BaseActionVectorEnv(VectorEnv):
         terminated = np.array([outcome.terminated for outcome in outcomes])
         truncated = np.array([outcome.truncated for outcome in outcomes])
         self._done = terminated | truncated
-        infos = self._info_dict(outcomes)
+        infos = [outcome.info for outcome in outcomes]
         return self._observations(outcomes), rewards, terminated, truncated, infos
 
     def _run(self, commands: list[Command]) -> list[Outcome]:
@@ -148,11 +162,23 @@ class BaseActionVectorEnv(VectorEnv):
             batch[POLICY_FEATURES] = self.chunks.features.copy()
         return batch
 
-    def _info_dict(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    def _info_dict(self, per_env: Sequence[dict[str, Any]]) -> dict[str, Any]:
         infos: dict[str, Any] = {}
-        for i, outcome in enumerate(outcomes):
-            infos = self._add_info(infos, outcome.info, i)
+        for i, info in enumerate(per_env):
+            infos = self._add_info(infos, info, i)
         return infos
+
+
+class InfosPerEnv(VectorWrapper):
+    """Infos as a list: what gymnasium's `DictInfoToList` gives, without the way through arrays."""
+
+    env: BaseActionVectorEnv
+
+    def reset(self, *, seed: Any = None, options: dict | None = None) -> Any:
+        return self.env.reset_all(seed)
+
+    def step(self, actions: Any) -> Any:
+        return self.env.step_all(actions)
 
 
 def with_base_policy(

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from gymnasium.wrappers.vector import DictInfoToList
 
 from pld_ray.rollout import factory
 from pld_ray.rollout.evaluation import Act, EpisodeResult, play_init_states
+from pld_ray.rollout.vector_env import InfosPerEnv
 
 FRAME_SIZE = 256
 FPS = 20  # LIBERO's control frequency: videos run in real time
@@ -41,7 +41,7 @@ def film_init_state(
     config = {**env_config, "num_envs": 1, "render_mode": "rgb_array"}
     if not config.get("cameras") and "entry_point" not in config:
         config["image_size"] = FRAME_SIZE
-    env = DictInfoToList(factory.make_env(env_name, config))
+    env = InfosPerEnv(factory.make_env(env_name, config))
     try:
         base_frames, base = film(env, init_state_id, None)
         residual_frames, residual = film(env, init_state_id, act)

@@ -4,11 +4,17 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers.vector import DictInfoToList
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from toy import CountingEnv, CountingPolicy
 
-from pld_ray.rollout.vector_env import BaseActionVectorEnv, check_policy_matches, seed_per_env
+from pld_ray.rollout.vector_env import (
+    BaseActionVectorEnv,
+    InfosPerEnv,
+    check_policy_matches,
+    seed_per_env,
+)
 
 
 def test_base_action_is_the_chunk_played_open_loop_and_restarts_with_each_episode():
@@ -127,3 +133,21 @@ def test_a_policy_whose_cameras_have_other_names_is_told_the_rename_map():
     assert f"--policy.rename_map='{renames}'" in message
     for name in ("observation.images.front", "observation.images.image", "observation.state"):
         assert f"'{name}'" in message
+
+
+def test_infos_per_env_are_what_gymnasiums_wrapper_makes_of_the_arrays():
+    def play(wrapper):
+        env = wrapper(
+            BaseActionVectorEnv([CountingEnv(length=2), CountingEnv(length=3)], CountingPolicy())
+        )
+        env.unwrapped.set_init_states([4, 5, 6])
+        steps = [env.reset(seed=0)]
+        steps += [env.step(np.zeros((2, 3), dtype=np.float32)) for _ in range(5)]
+        return steps
+
+    ours, theirs = play(InfosPerEnv), play(DictInfoToList)
+    for mine, stock in zip(ours, theirs, strict=True):
+        assert mine[-1] == stock[-1]
+        for key, value in mine[0].items():
+            np.testing.assert_array_equal(value, stock[0][key])
+        np.testing.assert_array_equal(mine[1:-1], stock[1:-1])
