@@ -12,7 +12,7 @@ import ray
 from pld_ray.algorithm.algorithm import LearnerLostError, ResidualSAC
 from pld_ray.build import build_algorithm, check_environment
 from pld_ray.cluster import check_cluster, start_ray
-from pld_ray.config import TrainConfig
+from pld_ray.config import ConfigError, PlacementConfig, TrainConfig
 from pld_ray.open_tracker import open_tracker
 from pld_ray.run_dir import RunDir, RunError
 from pld_ray.stop_request import StopRequest
@@ -41,6 +41,7 @@ def train(
     """
     started = time.time()
     run = RunDir(resume or config.output_dir)
+    check_strategy(config)
     check_environment(config)
     if resume is None:
         run.check_new()
@@ -79,6 +80,21 @@ def train(
         if own_ray:
             ray.shutdown()
     return summary
+
+
+def check_strategy(config: TrainConfig) -> None:
+    """Refuse a placement strategy: there is no placement group outside Ray Tune.
+
+    Raises:
+        ConfigError: `placement.strategy` is not the default.
+    """
+    if config.placement.strategy != PlacementConfig.strategy:
+        raise ConfigError(
+            f"placement.strategy={config.placement.strategy} is of the placement group that Ray "
+            "Tune makes for a trial, and pld-ray train makes none: place the processes with the "
+            "custom resources of placement.*, or run it as a sweep of one (pld-ray sweep FILE with "
+            "`variants: {only: {}}`)"
+        )
 
 
 class _Job:

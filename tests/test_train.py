@@ -149,6 +149,15 @@ def test_an_unreachable_tracking_server_is_one_sentence_before_training(tmp_path
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
+def test_a_placement_strategy_is_refused_where_there_is_no_placement_group(flags, tmp_path, capsys):
+    folder = tmp_path / "run"
+    status = main(["train", "--placement.strategy=SPREAD", f"--output_dir={folder}", *flags])
+    assert status == 2
+    assert "placement.strategy=SPREAD" in capsys.readouterr().err
+    assert not folder.exists()
+
+
 def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
     folder = tmp_path / "critic"
     small = [*SMALL, "--env.episode_length=200", "--algorithm.calql_num_actions=2"]

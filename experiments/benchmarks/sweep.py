@@ -30,6 +30,7 @@ BASE: dict[str, Any] = {
     "env.task": "lift_the_can",
     "algorithm.offline_episodes": 2,
     "algorithm.warmup_steps": 200,
+    "algorithm.actor_delay_updates": 0,  # trials differ early, so that ASHA has something to stop
     "algorithm.hidden_dims": [64, 64],
     "algorithm.batch_size": 64,
     "runners.num_env_runners": 0,

@@ -1,1 +1,1 @@
-"""Commands of `pld-ray`, each a module with `run`, `HELP` and `USAGE`, imported on demand."""
+"""Commands of `pld-ray`, each a module with `run` and `USAGE`, imported on demand."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-HELP = "a completion script for bash, zsh or fish"
 USAGE = """usage: pld-ray completion bash|zsh|fish
 
 Prints the script. To load it in every shell:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pld_ray.arguments import pop_flag, pop_value
 
-HELP = "evaluate a checkpoint: base and base + residual on the same init states"
 USAGE = """usage: pld-ray eval --checkpoint=DIR [options]
 
   --checkpoint=DIR      a folder below RUN_DIR/checkpoints

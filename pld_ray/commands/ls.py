@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pld_ray.listing import Listed
 
-HELP = "runs and sweeps below a folder, with success, steps and state"
 USAGE = """usage: pld-ray ls [FOLDER] [--sort=name|success|steps|time] [--trials] [--json]
 
 FOLDER is `outputs` by default; a sweep's folder lists its trials.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pld_ray.arguments import pop_flag
 
-HELP = "collect base-policy data and initialise the critic on it (Cal-QL), then stop"
 USAGE = """usage: pld-ray pretrain [--config_path=FILE.yaml] [--key=value ...]
 
 Keys are those of train; algorithm.calql_steps must be > 0. The critic is loaded by

@@ -6,7 +6,6 @@ import json
 
 from pld_ray.arguments import pop_flag, pop_value
 
-HELP = "one HTML page about runs or a sweep: curves, tables, importance"
 USAGE = """usage: pld-ray report RUN_OR_SWEEP... [--output_dir=DIR] [--threshold=0.8] [--json]
 
 RUN_OR_SWEEP is the folder of a run or of a sweep, or an MLflow run id. Several are compared.

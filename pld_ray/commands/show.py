@@ -8,7 +8,6 @@ from typing import Any
 
 from pld_ray.arguments import pop_flag
 
-HELP = "one run in detail, and what can be done with it"
 USAGE = """usage: pld-ray show RUN [--json]
 
 RUN is the folder of a run, a trial or a sweep.

@@ -7,7 +7,6 @@ from typing import Any
 
 from pld_ray.arguments import pop_flag, pop_value
 
-HELP = "train many configurations and seeds from one file, on Ray Tune"
 USAGE = """usage: pld-ray sweep FILE.yaml [--key=value ...]
        pld-ray sweep --resume=DIR [--ray_address=ADDRESS]
 

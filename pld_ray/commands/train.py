@@ -6,7 +6,6 @@ import pathlib
 
 from pld_ray.arguments import pop_flag, pop_value
 
-HELP = "collect, train and evaluate a residual on a frozen base policy"
 USAGE = """usage: pld-ray train [--config_path=FILE.yaml] [--key=value ...]
 
   --algorithm.utd=2 ...   any dotted key of the configuration
@@ -64,7 +63,9 @@ def run(args: list[str]) -> int:
 def check(config: object) -> int:
     """`--dry_run`."""
     from pld_ray.build import check_environment
+    from pld_ray.train import check_strategy
 
+    check_strategy(config)  # type: ignore[arg-type]
     online, offline = (
         f"{size / 1e6:,.0f} MB {name}"
         for name, size in check_environment(config).items()  # type: ignore[arg-type]
