@@ -231,6 +231,7 @@ def _quiet_import() -> Iterator[None]:
     """Hold back what robosuite and LIBERO print at import; show it only when the import fails."""
     noise = io.StringIO()
     logger = logging.getLogger("robosuite_logs")
+    logger.propagate = False  # it has a handler of its own; the root's would print its notices too
     try:
         with (
             warnings.catch_warnings(),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -20,6 +22,24 @@ def quiet_ray() -> None:
     """Hold back what Ray logs below an error; `log_level` alone leaves deprecations of its own."""
     for name in ("ray", "ray.rllib", "ray.tune", "ray._common"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def closed_stderr() -> Iterator[None]:
+    """Ray's core announces on stderr that it has read RAY_BACKEND_LOG_LEVEL: of no use to anyone.
+
+    Errors of the start are exceptions, and not lost.
+    """
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def start_ray(config: TrainConfig, ray_address: str | None = None) -> bool:
@@ -44,7 +64,8 @@ def start_ray(config: TrainConfig, ray_address: str | None = None) -> bool:
         quiet["runtime_env"] = runtime_env
     if address:
         try:
-            ray.init(address=address, **quiet)
+            with closed_stderr():
+                ray.init(address=address, **quiet)
         except ConnectionError as error:
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             raise ConfigError(
@@ -56,13 +77,14 @@ def start_ray(config: TrainConfig, ray_address: str | None = None) -> bool:
     custom: Counter[str] = Counter()
     for _, r in demands(config):
         custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
-    ray.init(
-        "local",  # not a cluster that happens to run on this machine
-        num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
-        resources=dict(custom) or None,
-        include_dashboard=False,
-        **quiet,
-    )
+    with closed_stderr():
+        ray.init(
+            "local",  # not a cluster that happens to run on this machine
+            num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
+            resources=dict(custom) or None,
+            include_dashboard=False,
+            **quiet,
+        )
     return True
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import ray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.cluster_utils import Cluster
 
-from pld_ray.cluster import check_cluster, demands, unplaced
+from pld_ray.cluster import check_cluster, closed_stderr, demands, unplaced
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config_file import load_config
 
@@ -89,3 +91,10 @@ def test_a_run_that_does_not_fit_is_refused_with_what_is_short():
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def test_what_rays_core_says_at_its_start_is_not_shown_and_later_words_are(capfd):
+    with closed_stderr():
+        os.write(2, b"announcement\n")
+    os.write(2, b"a warning\n")
+    assert capfd.readouterr().err == "a warning\n"

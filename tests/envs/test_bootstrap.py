@@ -15,7 +15,9 @@ from envs import LiberoEnv, bootstrap
 from envs.bootstrap import RenderingUnavailableError
 
 BARE_START = """
-import ctypes, socket, sys
+import ctypes, logging, socket, sys
+
+logging.basicConfig(level=logging.INFO)  # as Ray leaves it
 
 def refuse(*args, **kwargs):
     raise OSError("no network in this test")
