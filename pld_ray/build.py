@@ -88,6 +88,7 @@ def policy_loader(policy: PolicyConfig) -> dict[str, Any]:
         "rename_map": dict(policy.rename_map),
         "tokenizer_path": policy.tokenizer_path,
         "features": None if policy.features == "none" else policy.features,
+        "rtc": policy.rtc,
     }
     return {name: value for name, value in settings.items() if value}
 
@@ -123,6 +124,7 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     identity = {
         "env": env,
         **({"loader": loader} if (loader := policy_loader(config.policy)) else {}),
+        **({"prefetch": True} if config.policy.prefetch else {}),
         "base_policy": base_policy_fingerprint(config.policy.type, config.policy.path),
         "collection": [
             algorithm.offline_episodes,

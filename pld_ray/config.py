@@ -77,6 +77,9 @@ class PolicyConfig:
     """Seconds of one inference after which a replica is killed and replaced."""
     prefetch: bool = False
     """Ask for the next chunk one step ahead, so that inference overlaps simulation."""
+    rtc: bool = False
+    """Real-time chunking: a prefetched chunk continues what is left of the one being played
+    (smolvla, pi0, pi05)."""
     dtype: str | None = None
     """`float32` or `bfloat16`; None keeps the checkpoint's."""
     compile: bool = False
@@ -258,7 +261,12 @@ class TrainConfig:
             (
                 not (self.policy.prefetch and self.policy.type == "none"),
                 "policy.prefetch",
-                "false with policy.type=none, which plans one action at a time",
+                "false with policy.type=none, which is never asked",
+            ),
+            (
+                not self.policy.rtc or self.policy.prefetch,
+                "policy.rtc",
+                "false without policy.prefetch=true, which asks for the chunks that it joins",
             ),
             (
                 self.placement.strategy in ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),

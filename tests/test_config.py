@@ -7,7 +7,7 @@ from pld_ray.algorithm import losses
 from pld_ray.algorithm.config import PARAMETER_NAMES
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.validation import check_grippers
-from pld_ray.build import algorithm_config
+from pld_ray.build import algorithm_config, offline_cache_folder
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config_file import dump_config, field_names, load_config
@@ -219,3 +219,12 @@ def test_mappings_with_keys_of_their_own_survive_the_file(tmp_path):
     path.write_text(dump_config(config))
     assert load_config(TrainConfig, [f"--config_path={path}"]) == config
     assert config.env.kwargs == {"episode_length": 7}
+
+
+def test_collected_data_has_a_folder_of_its_own_for_each_way_of_playing_chunks():
+    def folder(*args):
+        return offline_cache_folder(load_config(TrainConfig, list(args)))
+
+    assert folder() == folder()
+    ways = [[], ["--policy.prefetch=true"], ["--policy.prefetch=true", "--policy.rtc=true"]]
+    assert len({folder(*way) for way in ways}) == 3

@@ -6,6 +6,7 @@ import asyncio
 import collections
 import concurrent.futures
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -13,17 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pld_ray.base_policy.adaptive_wait import AdaptiveWait
+from pld_ray.base_policy.leftovers import Leftovers
 from pld_ray.base_policy.pool_metrics import ReplicaStatistics
-
-Output = tuple[np.ndarray, np.ndarray | None]
-"""Chunks [B, T, A] and, if the policy has them, features [B, F]."""
+from pld_ray.base_policy.protocol import Prediction
 
 
 class Reply(NamedTuple):
     """One request's rows of its batch's output, and the load that it met."""
 
-    chunks: np.ndarray
-    features: np.ndarray | None
+    prediction: Prediction
     other_rows: int
     """Rows of others that waited or were inferred when this request's batch started."""
 
@@ -48,6 +47,7 @@ class Request:
     arrived: float
     expires: float
     answer: asyncio.Future[Reply]
+    leftovers: Leftovers | None = None
 
     @property
     def rows(self) -> int:
@@ -62,7 +62,8 @@ class Batcher:
     than `max_batch_size` is a batch of its own.
 
     Args:
-        infer: takes the arguments of `BasePolicy.infer`, returns chunks and features.
+        infer: takes the arguments of `BasePolicy.infer`, and `leftovers` if a request of the batch
+            has some.
         max_batch_size: rows.
         max_wait_ms: milliseconds that a batch waits for company at most, while `infer` is idle.
         adaptive: wait only as long as it pays, see `AdaptiveWait`; else until the first request
@@ -72,7 +73,7 @@ class Batcher:
 
     def __init__(
         self,
-        infer: Callable[..., Output],
+        infer: Callable[..., Prediction],
         max_batch_size: int,
         max_wait_ms: float,
         adaptive: bool = True,
@@ -107,12 +108,14 @@ class Batcher:
         seeds: list[int] | None,
         caller: str = "",
         expires_in_s: float = float("inf"),
+        leftovers: Leftovers | None = None,
     ) -> Reply:
         """The caller's own rows.
 
         Args:
             caller: whose habits this request belongs to.
             expires_in_s: a batch that starts later leaves the request out.
+            leftovers: one per row, see `BasePolicy`.
 
         Raises:
             Closed: the batcher drains.
@@ -126,7 +129,7 @@ class Batcher:
         now = time.monotonic()
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         request = Request(
-            observations, tasks, env_ids, seeds, caller, now, now + expires_in_s, future
+            observations, tasks, env_ids, seeds, caller, now, now + expires_in_s, future, leftovers
         )
         self._wait.asked(caller, request.rows, now)
         self._waiting.append(request)
@@ -161,10 +164,8 @@ class Batcher:
         self.statistics.started(depth, started)
         try:
             loop = asyncio.get_running_loop()
-            chunks, features = await loop.run_in_executor(
-                self._worker, lambda: self._infer(**merged(batch))
-            )
-            self._deliver(batch, chunks, features, depth)
+            answer = await loop.run_in_executor(self._worker, lambda: self._infer(**merged(batch)))
+            self._deliver(batch, Prediction(*answer), depth)
         except Exception as error:  # goes to the callers, the next batch may well succeed
             self.statistics.consecutive_failures += 1
             for request in batch:
@@ -222,12 +223,11 @@ class Batcher:
             and (request.seeds is None) == (first.seeds is None)  # one without would spoil them all
         )
 
-    def _deliver(
-        self, batch: list[Request], chunks: np.ndarray, features: np.ndarray | None, depth: int
-    ) -> None:
-        if len(chunks) != self._rows_in_work:
+    def _deliver(self, batch: list[Request], answer: Prediction, depth: int) -> None:
+        if len(answer.chunks) != self._rows_in_work:
             raise RuntimeError(
-                f"the base policy answered {len(chunks)} rows to a request of {self._rows_in_work}"
+                f"the base policy answered {len(answer.chunks)} rows to a request of "
+                f"{self._rows_in_work}"
             )
         start, now = 0, time.monotonic()
         for request in batch:
@@ -235,8 +235,7 @@ class Batcher:
             start = rows.stop
             if request.answer.done():  # the caller may have gone
                 continue
-            own = None if features is None else features[rows]
-            request.answer.set_result(Reply(chunks[rows], own, depth - request.rows))
+            request.answer.set_result(Reply(answer.rows(rows), depth - request.rows))
             self.statistics.answered(now - request.arrived)
 
 
@@ -244,9 +243,14 @@ def merged(batch: list[Request]) -> dict[str, Any]:
     """The arguments of one `infer` call for all rows of `batch`, in order."""
     keys = batch[0].observations.keys()
     with_seeds = batch[0].seeds is not None
-    return {
+    request: dict[str, Any] = {
         "observations": {k: np.concatenate([r.observations[k] for r in batch]) for k in keys},
         "tasks": [task for r in batch for task in r.tasks],
         "env_ids": [env for r in batch for env in r.env_ids],
         "seeds": [seed for r in batch for seed in r.seeds or ()] if with_seeds else None,
     }
+    if any(r.leftovers is not None for r in batch):
+        request["leftovers"] = [
+            one for r in batch for one in r.leftovers or itertools.repeat(None, r.rows)
+        ]
+    return request

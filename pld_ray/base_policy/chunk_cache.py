@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pld_ray.base_policy.observation_history import ObservationHistory
-from pld_ray.base_policy.protocol import BasePolicy, PolicyDescription, infer
+from pld_ray.base_policy.protocol import BasePolicy, PolicyDescription, Prediction, infer
 
 
 class Prefetched(NamedTuple):
@@ -21,10 +21,10 @@ class Prefetched(NamedTuple):
 class Computed:
     """A request to a policy that can only compute there and then."""
 
-    def __init__(self, output: tuple[np.ndarray, np.ndarray | None]) -> None:
+    def __init__(self, output: Prediction) -> None:
         self._output = output
 
-    def result(self) -> tuple[np.ndarray, np.ndarray | None]:
+    def result(self) -> Prediction:
         return self._output
 
     def cancel(self) -> None:
@@ -46,6 +46,10 @@ class ChunkCache:
     policy has `submit`, nor on how long an answer takes. The first chunk of an episode is never
     prefetched.
 
+    A policy with `rtc` (real-time chunking) is also given what is left of the chunk being played,
+    in its own units: from the action of the step of the request, which is certain to be played
+    before the new chunk begins, to the end of the chunk. It joins the new chunk to that one.
+
     Args:
         policy: the base policy.
         num_envs: N, environments are numbered 0..N-1.
@@ -60,7 +64,7 @@ class ChunkCache:
             without features.
 
     Raises:
-        ValueError: `prefetch` with chunks of one action.
+        ValueError: `prefetch` with chunks of one action, or a policy with `rtc` without `prefetch`.
     """
 
     def __init__(
@@ -74,6 +78,11 @@ class ChunkCache:
                 "prefetch drops the first action of a chunk, and the base policy's have no other: "
                 "switch it off, or use a policy with chunk_size above 1"
             )
+        if facts.rtc and not prefetch:
+            raise ValueError(
+                "real-time chunking continues the chunk that is being played when the next one is "
+                "prefetched: set policy.prefetch=true, or policy.rtc=false"
+            )
         self.policy = policy
         self.num_envs = num_envs
         self.num_inferences = 0
@@ -85,11 +94,13 @@ class ChunkCache:
         self._history = ObservationHistory(facts.input_features, num_envs, facts.n_obs_steps)
         shape = (num_envs, facts.chunk_size, policy.action_dim)
         self._chunks = np.zeros(shape, dtype=np.float32)
+        self._normalized = np.zeros(shape if facts.rtc else 0, dtype=np.float32)
         self._next = np.zeros(num_envs, dtype=np.int64)  # the action to play,
         self._end = np.zeros(num_envs, dtype=np.int64)  # below this one; all start used up
         self._episode = np.zeros(num_envs, dtype=np.int64)
         self._chunk = np.zeros(num_envs, dtype=np.int64)
         self._prefetched: dict[int, Prefetched] = {}
+        self._everyone = np.arange(num_envs)
 
     def reset(self, env_ids: Sequence[int]) -> None:
         """An episode starts in these environments: what is left of their chunks is dropped."""
@@ -122,18 +133,18 @@ class ChunkCache:
             ValueError: an unknown or repeated environment, tasks of another number, or an
                 observation that the policy needs is missing.
         """
-        ids = self._checked(range(self.num_envs) if env_ids is None else env_ids)
+        ids = self._everyone if env_ids is None else self._checked(env_ids)
         if len(tasks) != len(ids):
             raise ValueError(f"got {len(tasks)} tasks for {len(ids)} environments")
         windows = self._history.with_newest(ids, observations)
-        ran_out = np.flatnonzero(self._next[ids] >= self._end[ids])
-        self._adopt_prefetched(ids[ran_out])
-        empty = np.flatnonzero(self._next[ids] >= self._end[ids])
-        if len(empty):
-            self._adopt(
-                ids[empty], *infer(self.policy, **self._request(windows, tasks, ids, empty))
-            )
-            self._count(empty)
+        ran_out = self._next[ids] >= self._end[ids]
+        if ran_out.any():
+            self._adopt_prefetched(ids[ran_out])
+            empty = np.flatnonzero(self._next[ids] >= self._end[ids])
+            if len(empty):
+                request = self._request(windows, tasks, ids, empty)
+                self._adopt(ids[empty], infer(self.policy, **request))
+                self._count(empty)
         actions = self._chunks[ids, self._next[ids]]
         if self._prefetch:
             last = np.flatnonzero(self._next[ids] + 1 >= self._end[ids])
@@ -169,6 +180,11 @@ class ChunkCache:
         if not len(rows):
             return
         request = self._request(windows, tasks, ids, rows)
+        if self._facts.rtc:
+            # copies: the request may be sent again when the next chunk is in place
+            request["leftovers"] = [
+                self._normalized[env, self._next[env] :].copy() for env in ids[rows]
+            ]
         submit = getattr(self.policy, "submit", None)
         pending = submit(**request) if submit else Computed(infer(self.policy, **request))
         for row, env in enumerate(ids[rows].tolist()):
@@ -182,23 +198,23 @@ class ChunkCache:
                 continue
             pending, row = self._prefetched[env]
             try:
-                chunks, features = pending.result()
+                prediction = Prediction(*pending.result())
             except Exception:
                 self._prefetched = {
                     e: p for e, p in self._prefetched.items() if p.pending is not pending
                 }
                 raise
             del self._prefetched[env]
-            own = None if features is None else features[row : row + 1]
-            self._adopt(np.array([env]), chunks[row : row + 1], own, skip=1)
+            self._adopt(np.array([env]), prediction.rows(slice(row, row + 1)), skip=1)
 
-    def _adopt(
-        self, envs: np.ndarray, chunks: np.ndarray, features: np.ndarray | None, skip: int = 0
-    ) -> None:
-        """Begin these chunks [B, T, A] with their action number `skip`."""
-        self._chunks[envs] = chunks[:, : self._facts.chunk_size]
-        if features is not None:
-            self.features[envs] = features
+    def _adopt(self, envs: np.ndarray, prediction: Prediction, skip: int = 0) -> None:
+        """Begin these chunks with their action number `skip`."""
+        self._chunks[envs] = prediction.chunks[:, : self._facts.chunk_size]
+        if prediction.features is not None:
+            self.features[envs] = prediction.features
+        if self._facts.rtc:
+            assert prediction.normalized is not None
+            self._normalized[envs] = prediction.normalized[:, : self._facts.chunk_size]
         self._next[envs] = skip
         self._end[envs] = min(skip + self._facts.n_action_steps, self._facts.chunk_size)
         self._chunk[envs] += 1

@@ -15,15 +15,18 @@ from pld_ray.base_policy.checkpoint import (
     folder_fingerprint,
     open_checkpoint,
 )
+from pld_ray.base_policy.leftovers import Leftovers, checked, grouped
 from pld_ray.base_policy.lerobot_names import (
     environment_names,
     missing_observations,
+    needed_features,
     suggest_rename_map,
 )
 from pld_ray.base_policy.lerobot_network import DTYPES, load_config, load_network
 from pld_ray.base_policy.lerobot_processors import load_processors, saved_rename_map
-from pld_ray.base_policy.lerobot_sampling import make_sampler
-from pld_ray.base_policy.protocol import BATCH_ROWS, row_shape
+from pld_ray.base_policy.lerobot_rtc import enable_rtc
+from pld_ray.base_policy.lerobot_sampling import chosen_feature_dim, make_sampler
+from pld_ray.base_policy.protocol import BATCH_ROWS, Prediction, row_shape
 
 __all__ = ["SUPPORTED_TYPES", "LeRobotBasePolicy", "load_base_policy", "suggest_rename_map"]
 
@@ -42,6 +45,7 @@ def load_base_policy(
     vlm_path: str | Path | None = None,
     n_action_steps: int | None = None,
     features: str = "none",
+    rtc: bool = False,
 ) -> LeRobotBasePolicy:
     """Load a LeRobot policy, frozen and in evaluation mode.
 
@@ -63,6 +67,8 @@ def load_base_policy(
         n_action_steps: actions of a chunk that are played; None is the checkpoint's own number.
         features: `pooled` returns the mean of the vision-language prefix (smolvla, pi0, pi05)
             beside the chunk, see `infer_with_features`; `none` does not.
+        rtc: real-time chunking (smolvla, pi0, pi05): a chunk can be made to continue another one,
+            see `infer_with_leftovers`.
 
     Raises:
         FileNotFoundError: the directory, one of its files, or the tokeniser is missing.
@@ -80,6 +86,7 @@ def load_base_policy(
         vlm_path=vlm_path,
         n_action_steps=n_action_steps,
         features=features,
+        rtc=rtc,
     )
 
 
@@ -101,8 +108,8 @@ class LeRobotBasePolicy:
         checkpoint: files checked by `open_checkpoint`.
         batch_rows: 8 costs a single row 0.3 ms more than its own forward pass (1.4 against
             1.1 ms for the embedded policy) and eight rows nothing.
-        device, dtype, compile, rename_map, tokenizer_path, vlm_path, n_action_steps, features:
-            see `load_base_policy`.
+        device, dtype, compile, rename_map, tokenizer_path, vlm_path, n_action_steps, features,
+            rtc: see `load_base_policy`.
 
     Attributes:
         input_features: observation -> shape of one row, in the environment's names.
@@ -123,6 +130,7 @@ class LeRobotBasePolicy:
         vlm_path: str | Path | None = None,
         n_action_steps: int | None = None,
         features: str = "none",
+        rtc: bool = False,
     ) -> None:
         if batch_rows < 1:
             raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
@@ -135,6 +143,8 @@ class LeRobotBasePolicy:
             if folder is not None and not Path(folder).expanduser().is_dir():
                 raise FileNotFoundError(f"--policy.{name} {str(folder)!r} is not a directory")
         config = load_config(checkpoint, device, dtype)
+        self.rtc = rtc
+        self._execution_horizon = enable_rtc(config) if rtc else 0
         self._preprocess, self._postprocess = load_processors(
             checkpoint, config, str(device), tokenizer_path or vlm_path
         )
@@ -144,7 +154,7 @@ class LeRobotBasePolicy:
             self._sampler.compile()
         self._device = torch.device(device)
 
-        needed = _needed_features(config)
+        needed = needed_features(config)
         # by default the names that it was trained with, as far as they are still used
         saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in needed}
         self._policy_names = environment_names(needed, rename_map or saved)
@@ -161,12 +171,13 @@ class LeRobotBasePolicy:
                 f"n_action_steps is {self.n_action_steps}; a chunk of this policy has "
                 f"{self.chunk_size} actions: choose 1 to {self.chunk_size}"
             )
-        self.feature_dim = _feature_dim(features, self._sampler.feature_dim, config.type)
+        self.feature_dim = chosen_feature_dim(features, self._sampler.feature_dim, config.type)
         self.fingerprint = checkpoint.fingerprint(
             dtype=dtype,
             compile=compile or None,
             rename_map=dict(rename_map) if rename_map else None,
             n_action_steps=n_action_steps,
+            rtc=rtc or None,
             tokenizer=tokenizer_path and folder_fingerprint(tokenizer_path),
             vlm=vlm_path and folder_fingerprint(vlm_path),
         )
@@ -191,7 +202,7 @@ class LeRobotBasePolicy:
             ValueError: a needed observation is missing or has another shape, the number of tasks
                 differs from the number of rows, or a stochastic policy is given no seeds.
         """
-        return self._infer(observations, tasks, seeds)[0]
+        return self._predict(observations, tasks, seeds).chunks
 
     def infer_with_features(
         self,
@@ -207,7 +218,30 @@ class LeRobotBasePolicy:
         """
         if not self.feature_dim:
             raise ValueError("this base policy has no features: load it with features='pooled'")
-        return self._infer(observations, tasks, seeds)
+        chunks, features, _ = self._predict(observations, tasks, seeds)
+        assert features is not None
+        return chunks, features
+
+    def infer_with_leftovers(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        env_ids: Sequence[int],
+        seeds: Sequence[int] | None = None,
+        leftovers: Leftovers | None = None,
+    ) -> Prediction:
+        """As `infer`, guided by what is left of other chunks, with all that one pass gives.
+
+        Args:
+            leftovers: one per row, cut from a `Prediction.normalized`, or None for a row without;
+                None for no row with one.
+
+        Raises:
+            ValueError: as `infer`, a leftover does not fit, or the policy was loaded without rtc.
+        """
+        if not self.rtc:
+            raise ValueError("this base policy takes no leftovers: load it with rtc=True")
+        return self._predict(observations, tasks, seeds, leftovers)
 
     def check(self, observations: Mapping[str, np.ndarray], tasks: Sequence[str]) -> int:
         """The number of rows of a well-formed request; refuses any other, naming what is wrong."""
@@ -223,34 +257,44 @@ class LeRobotBasePolicy:
                 )
         return len(tasks)
 
-    @torch.inference_mode()
-    def _infer(
+    def _predict(
         self,
         observations: Mapping[str, np.ndarray],
         tasks: Sequence[str],
         seeds: Sequence[int] | None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        leftovers: Leftovers | None = None,
+    ) -> Prediction:
         num_rows = self.check(observations, tasks)
         seeds = self._checked_seeds(seeds, num_rows)
+        leftovers = checked(leftovers, num_rows, self.chunk_size, self.action_dim)
         chunks = np.empty((num_rows, self.chunk_size, self.action_dim), dtype=np.float32)
         features = np.empty((num_rows, self.feature_dim), dtype=np.float32)
-        for start in range(0, num_rows, self.batch_rows):
-            rows = slice(start, min(start + self.batch_rows, num_rows))
-            padding = self.batch_rows - len(tasks[rows])
-            batch: dict[str, Any] = {
-                own: self._padded(observations[env][rows])
-                for env, own in self._policy_names.items()
-            }
-            batch["task"] = [*tasks[rows], *[""] * padding]
-            generators = [
-                torch.Generator().manual_seed(seed) for seed in [*seeds[rows], *[0] * padding]
-            ]
-            actions, pooled = self._sampler(self._preprocess(batch), generators)
-            actions = self._postprocess(actions.float())
-            chunks[rows] = actions[: self.batch_rows - padding].cpu().numpy()
-            if self.feature_dim and pooled is not None:
-                features[rows] = pooled[: self.batch_rows - padding].cpu().numpy()
-        return chunks, features
+        normalized = np.empty_like(chunks) if self.rtc else None
+        groups = grouped(leftovers, num_rows, self.batch_rows, self._execution_horizon)
+        # guidance is a gradient, which tensors of inference mode cannot have
+        with torch.no_grad() if self.rtc else torch.inference_mode():
+            for rows, guide in groups:
+                count, padding = len(rows), self.batch_rows - len(rows)
+                batch: dict[str, Any] = {
+                    own: self._padded(observations[env][rows])
+                    for env, own in self._policy_names.items()
+                }
+                batch["task"] = [*(tasks[i] for i in rows), *[""] * padding]
+                generators = [
+                    torch.Generator().manual_seed(seed)
+                    for seed in [*(seeds[i] for i in rows), *[0] * padding]
+                ]
+                actions, pooled = self._sampler(
+                    self._preprocess(batch),
+                    generators,
+                    None if guide is None else self._padded(guide),
+                )
+                if normalized is not None:
+                    normalized[rows] = actions[:count].float().cpu().numpy()
+                chunks[rows] = self._postprocess(actions.float())[:count].cpu().numpy()
+                if self.feature_dim and pooled is not None:
+                    features[rows] = pooled[:count].cpu().numpy()
+        return Prediction(chunks, features if self.feature_dim else None, normalized)
 
     def _checked_seeds(self, seeds: Sequence[int] | None, num_rows: int) -> list[int]:
         if not self._sampler.stochastic:
@@ -269,25 +313,3 @@ class LeRobotBasePolicy:
         if tensor.ndim >= 4:  # images, channels last
             tensor = tensor.movedim(-1, -3).contiguous()
         return tensor.float() / 255 if padded.dtype == np.uint8 else tensor.float()
-
-
-def _needed_features(config: Any) -> dict[str, tuple[int, ...]]:
-    """The policy's own names and shapes, without the cameras that it fills in itself."""
-    empty = {f"observation.images.empty_camera_{i}" for i in range(_empty_cameras(config))}
-    features = {key: tuple(feature.shape) for key, feature in config.input_features.items()}
-    return {key: shape for key, shape in features.items() if key not in empty}
-
-
-def _empty_cameras(config: Any) -> int:
-    return int(getattr(config, "empty_cameras", 0))
-
-
-def _feature_dim(features: str, available: int, policy_type: str) -> int:
-    if features not in ("none", "pooled"):
-        raise ValueError(f"features {features!r}: choose 'none' or 'pooled'")
-    if features == "pooled" and not available:
-        raise ValueError(
-            f"features 'pooled': a policy of type {policy_type!r} has no vision-language prefix; "
-            "smolvla, pi0 and pi05 have"
-        )
-    return available if features == "pooled" else 0

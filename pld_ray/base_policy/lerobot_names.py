@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 IMAGE = "observation.image"
 WRIST_WORDS = ("wrist", "hand", "gripper", "image2")
+
+
+def needed_features(config: Any) -> dict[str, tuple[int, ...]]:
+    """The policy's own names and shapes, without the cameras that it fills in itself."""
+    num_empty = int(getattr(config, "empty_cameras", 0))
+    empty = {f"observation.images.empty_camera_{i}" for i in range(num_empty)}
+    features = {key: tuple(feature.shape) for key, feature in config.input_features.items()}
+    return {key: shape for key, shape in features.items() if key not in empty}
 
 
 def environment_names(needed: Iterable[str], rename_map: Mapping[str, str]) -> dict[str, str]:

@@ -21,6 +21,8 @@ from lerobot.utils.constants import (
 )
 from torch import Tensor
 
+from pld_ray.base_policy.lerobot_rtc import INFERENCE_DELAY
+
 Batch = Mapping[str, Any]
 Generators = Sequence[torch.Generator]
 
@@ -40,8 +42,15 @@ class Sampler(Protocol):
     stochastic: bool
     feature_dim: int
 
-    def __call__(self, batch: Batch, generators: Generators) -> tuple[Tensor, Tensor | None]:
-        """Normalised actions [B, T, A] and features [B, F] or None."""
+    def __call__(
+        self, batch: Batch, generators: Generators, leftover: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Normalised actions [B, T, A] and features [B, F] or None.
+
+        Args:
+            leftover: [B, L, A] normalised actions that the chunks are guided by (real-time
+                chunking); only for networks built after `enable_rtc`.
+        """
         ...
 
     def compile(self) -> None:
@@ -58,6 +67,18 @@ def make_sampler(policy: PreTrainedPolicy, autocast: torch.dtype | None) -> Samp
     return FlowSampler(policy)
 
 
+def chosen_feature_dim(features: str, available: int, policy_type: str) -> int:
+    """F of `load_base_policy`'s option `features`, of which a sampler has `available`."""
+    if features not in ("none", "pooled"):
+        raise ValueError(f"features {features!r}: choose 'none' or 'pooled'")
+    if features == "pooled" and not available:
+        raise ValueError(
+            f"features 'pooled': a policy of type {policy_type!r} has no vision-language prefix; "
+            "smolvla, pi0 and pi05 have"
+        )
+    return available if features == "pooled" else 0
+
+
 class ActSampler:
     """ACT: one forward pass, no noise."""
 
@@ -67,7 +88,9 @@ class ActSampler:
         self._policy, self._autocast = policy, autocast
         self.chunk_size = int(policy.config.chunk_size)
 
-    def __call__(self, batch: Batch, generators: Generators) -> tuple[Tensor, None]:
+    def __call__(
+        self, batch: Batch, generators: Generators, leftover: Tensor | None = None
+    ) -> tuple[Tensor, None]:
         with _precision(self._policy, self._autocast):
             return self._policy.predict_action_chunk(dict(batch)), None
 
@@ -93,7 +116,9 @@ class DiffusionSampler:
         if autocast is not None:  # the scheduler counts, and draws its noise, in float32
             policy.diffusion.unet.register_forward_hook(lambda unet, given, output: output.float())
 
-    def __call__(self, batch: Batch, generators: Generators) -> tuple[Tensor, None]:
+    def __call__(
+        self, batch: Batch, generators: Generators, leftover: Tensor | None = None
+    ) -> tuple[Tensor, None]:
         model, cameras = self._policy.diffusion, list(self._policy.config.image_features)
         batch = dict(batch)
         if self.n_obs_steps == 1:
@@ -137,17 +162,28 @@ class FlowSampler:
             language = policy.model.paligemma_with_expert.paligemma.config.text_config
         self.feature_dim = int(language.hidden_size)
 
-    def __call__(self, batch: Batch, generators: Generators) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, batch: Batch, generators: Generators, leftover: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         state = self._policy.prepare_state(self._decoded(batch)) if self._takes_state else None
         hidden, valid, cache = self._read_prefix(batch, state)
         # π0 gives its state to every denoising step, SmolVLA to the prefix
         given = {} if self._smolvla or state is None else {"state": state}
+        guidance: dict[str, Any] = {}
+        if leftover is not None:
+            guidance = {
+                "rtc_processor": self._policy.rtc_processor,
+                "rtc_enabled": True,
+                "inference_delay": INFERENCE_DELAY,
+                "prev_chunk_left_over": leftover,
+            }
         actions = euler_integrate(
             lambda noisy, time: self._policy.model.denoise_step(
                 **given, x_t=noisy, timestep=time, prefix_pad_masks=valid, past_key_values=cache
             ),
             row_noise(generators, self._noise_shape, valid.device),
             self._num_steps,
+            **guidance,
         )
         return self._encoded(actions[:, :, : self._action_dim]), masked_mean(hidden, valid)
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pld_ray.base_policy.leftovers import Leftovers
+from pld_ray.base_policy.protocol import Prediction
 from pld_ray.base_policy.replica import ANSWERED
 from pld_ray.base_policy.replica_calls import Call, Lost, Refusal
 
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 RETRY_S = 0.2  # between two looks for a replica while there is none
 TURN_S = 0.01  # that one of several replicas is listened to
 
-Request = tuple[dict[str, np.ndarray], list[str], list[int], list[int] | None]
-"""Observations, tasks, environments, seeds."""
+Request = tuple[dict[str, np.ndarray], list[str], list[int], list[int] | None, Leftovers | None]
+"""Observations, tasks, environments, seeds, leftovers."""
 
 
 class PendingChunks:
@@ -26,7 +28,7 @@ class PendingChunks:
 
     Args:
         client: whose request it is.
-        request: observations, tasks, environments, seeds.
+        request: observations, tasks, environments, seeds, leftovers.
         deadline_s, late_after_s: see `PoolClient`.
     """
 
@@ -44,11 +46,11 @@ class PendingChunks:
         self._failures: list[str] = []
         self._attempts = 0
         self._refusal: BaseException | None = None
-        self._output: tuple[np.ndarray, np.ndarray | None] | None = None
+        self._output: Prediction | None = None
         self._send()
 
-    def result(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Chunks [B, T, A] and features [B, F] or None; waits for them.
+    def result(self) -> Prediction:
+        """The answer; waits for it.
 
         Raises:
             ValueError, TimeoutError, ConnectionError: as `PoolClient.infer`.
@@ -118,8 +120,9 @@ class PendingChunks:
         if answer.outcome == ANSWERED:
             assert answer.chunks is not None
             # arrays from the object store or a socket's buffer are read-only
-            features = None if answer.features is None else np.array(answer.features)
-            self._output = np.array(answer.chunks), features
+            optional = (answer.features, answer.normalized)
+            features, normalized = (None if part is None else np.array(part) for part in optional)
+            self._output = Prediction(np.array(answer.chunks), features, normalized)
             self._drop_late()  # the answer that came first counts
         else:
             self._failures.append(f"{name}: {answer.outcome}")

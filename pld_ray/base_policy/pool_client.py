@@ -12,8 +12,9 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
+from pld_ray.base_policy.leftovers import Leftovers
 from pld_ray.base_policy.pending_chunks import PendingChunks, Request
-from pld_ray.base_policy.protocol import PolicyDescription
+from pld_ray.base_policy.protocol import PolicyDescription, Prediction
 from pld_ray.base_policy.replica import Answer, Ticket
 from pld_ray.base_policy.replica_calls import ActorCall, Call, Connection, Lost
 from pld_ray.base_policy.routing import ReplicaTable, Router
@@ -68,6 +69,7 @@ class PoolClient:
         self.chunk_size = description.chunk_size
         self.n_obs_steps = description.n_obs_steps
         self.feature_dim = description.feature_dim
+        self.rtc = description.rtc
 
     def _begin(self, table: ReplicaTable, seed: int | None) -> None:
         """What belongs to this process."""
@@ -116,7 +118,18 @@ class PoolClient:
         seeds: Sequence[int] | None = None,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """As `infer`, with the features [B, F] of the same forward pass if the policy has them."""
-        return self.submit(observations, tasks, env_ids, seeds).result()
+        return self.submit(observations, tasks, env_ids, seeds).result()[:2]
+
+    def infer_with_leftovers(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        env_ids: Sequence[int],
+        seeds: Sequence[int] | None = None,
+        leftovers: Leftovers | None = None,
+    ) -> Prediction:
+        """As `infer`, guided by leftovers if the policy has `rtc`, with all that one pass gives."""
+        return self.submit(observations, tasks, env_ids, seeds, leftovers).result()
 
     def submit(
         self,
@@ -124,14 +137,17 @@ class PoolClient:
         tasks: Sequence[str],
         env_ids: Sequence[int],
         seeds: Sequence[int] | None = None,
+        leftovers: Leftovers | None = None,
     ) -> PendingChunks:
         """Send a request and return at once; see `PendingChunks.result`."""
         self._description.check(observations, tasks)
+        leftovers = self._description.check_leftovers(leftovers, len(tasks))
         request = (
             {key: observations[key] for key in self.input_features},
             list(tasks),
             [int(i) for i in env_ids],
             None if seeds is None else [int(s) for s in seeds],
+            leftovers,
         )
         return PendingChunks(self, request, self._deadline_s, self._late_after_s)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+
+from pld_ray.base_policy.leftovers import Leftovers, checked
 
 BATCH_ROWS = 8
 """Default rows of every network call, see `LeRobotBasePolicy`."""
@@ -16,8 +18,9 @@ BATCH_ROWS = 8
 class BasePolicy(Protocol):
     """A frozen policy that maps observations to chunks of actions.
 
-    It keeps no state between calls: a row's answer depends on that row's observation, task and
-    seed alone, bit for bit, whoever shares the batch. Who plays which chunk is `ChunkCache`'s.
+    It keeps no state between calls: a row's answer depends on that row's observation, task, seed
+    and leftover alone, bit for bit, whoever shares the batch. Who plays which chunk is
+    `ChunkCache`'s.
 
     Attributes:
         action_dim: A, length of one action.
@@ -35,11 +38,15 @@ class BasePolicy(Protocol):
       first.
     * `feature_dim` (default 0): F. If above 0, `infer_with_features` takes what `infer` takes and
       returns the chunks and features [B, F] float32 from the same forward pass.
+    * `rtc` (default False): real-time chunking. If True, `infer_with_leftovers` takes what `infer`
+      takes and `leftovers` (one per row or None, see the module of that name), and returns a
+      `Prediction` with `normalized`.
     * `batch_rows`: rows of every network call, for a policy that pads and splits to one shape.
     * `check(observations, tasks)`: raises ValueError for a request that does not fit, so that it
       can be refused before it joins a batch.
-    * `submit`: takes what `infer` takes and returns at once; `.result()` of what it returns is the
-      chunks and features, `.cancel()` says that nobody will ask for them.
+    * `submit`: takes what `infer` takes, with `rtc` also `leftovers`, and returns at once;
+      `.result()` of what it returns is a `Prediction`, `.cancel()` says that nobody will ask for
+      it.
     """
 
     action_dim: int
@@ -71,6 +78,24 @@ class BasePolicy(Protocol):
         ...
 
 
+class Prediction(NamedTuple):
+    """A policy's answer to one request of B rows, all from one forward pass."""
+
+    chunks: np.ndarray
+    """[B, T, A] float32 in environment units."""
+    features: np.ndarray | None = None
+    """[B, F] float32, if the policy has features."""
+    normalized: np.ndarray | None = None
+    """The chunks [B, T, A] float32 in the policy's own units, of which leftovers are cut; of
+    policies with `rtc`."""
+
+    def rows(self, rows: slice) -> Prediction:
+        """The answer to some of the rows."""
+        optional = (self.features, self.normalized)
+        features, normalized = (None if part is None else part[rows] for part in optional)
+        return Prediction(self.chunks[rows], features, normalized)
+
+
 @dataclasses.dataclass(frozen=True)
 class PolicyDescription:
     """The facts of a policy that others must know without loading it; see `BasePolicy`."""
@@ -83,6 +108,7 @@ class PolicyDescription:
     n_obs_steps: int = 1
     feature_dim: int = 0
     batch_rows: int | None = None
+    rtc: bool = False
 
     @classmethod
     def of(cls, policy: BasePolicy) -> PolicyDescription:
@@ -96,6 +122,7 @@ class PolicyDescription:
             n_obs_steps=int(getattr(policy, "n_obs_steps", 1)),
             feature_dim=int(getattr(policy, "feature_dim", 0)),
             batch_rows=getattr(policy, "batch_rows", None),
+            rtc=bool(getattr(policy, "rtc", False)),
         )
 
     def zeros(self, rows: int) -> dict[str, np.ndarray]:
@@ -123,12 +150,29 @@ class PolicyDescription:
                 )
         return len(tasks)
 
+    def check_leftovers(
+        self, leftovers: Leftovers | None, num_rows: int
+    ) -> list[np.ndarray | None] | None:
+        """The leftovers of a request as float32; None if no row has one.
 
-def infer(policy: BasePolicy, **request: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Chunks and, if the policy has them, features [B, F] of one `BasePolicy.infer` request."""
+        Raises:
+            ValueError: the policy takes none, or they do not fit.
+        """
+        if leftovers is not None and not self.rtc:
+            raise ValueError(
+                "this base policy takes no leftovers: load it with rtc=True (policy.rtc=true), or "
+                "give none"
+            )
+        return checked(leftovers, num_rows, self.chunk_size, self.action_dim)
+
+
+def infer(policy: BasePolicy, **request: Any) -> Prediction:
+    """The answer to one `BasePolicy.infer` request, with all that the policy has to tell."""
+    if getattr(policy, "rtc", False):
+        return Prediction(*policy.infer_with_leftovers(**request))  # type: ignore[attr-defined]
     if getattr(policy, "feature_dim", 0) > 0:
-        return policy.infer_with_features(**request)  # type: ignore[attr-defined]
-    return policy.infer(**request), None
+        return Prediction(*policy.infer_with_features(**request))  # type: ignore[attr-defined]
+    return Prediction(policy.infer(**request))
 
 
 def is_image(key: str, shape: tuple[int, ...]) -> bool:

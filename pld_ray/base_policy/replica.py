@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import ray
 
-from pld_ray.base_policy.batching import Batcher, Closed, Expired, Output
+from pld_ray.base_policy.batching import Batcher, Closed, Expired
 from pld_ray.base_policy.pool_metrics import RayMetrics, ReplicaStatistics
-from pld_ray.base_policy.protocol import BasePolicy, PolicyDescription, infer
+from pld_ray.base_policy.protocol import BasePolicy, PolicyDescription, Prediction, infer
 from pld_ray.base_policy.replica_server import ReplicaServer
 from pld_ray.base_policy.routing import ReplicaTable
 
@@ -47,6 +47,7 @@ class Answer(NamedTuple):
     outcome: str
     chunks: np.ndarray | None
     features: np.ndarray | None
+    normalized: np.ndarray | None
     other_rows: int | None
     table: ReplicaTable | None
     """The newest table, if the client's is older."""
@@ -103,21 +104,23 @@ class Replica:
         warm_up(self._policy, self._description, self._batching[0])
 
     async def infer(self, message: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Takes observations, tasks, environments, seeds, `Ticket`; returns an `Answer`'s tuple."""
-        observations, tasks, env_ids, seeds, told = message
+        """Takes a `Message`; returns an `Answer`'s tuple."""
+        observations, tasks, env_ids, seeds, leftovers, told = message
         ticket = Ticket(*told)._replace(table_version=tuple(told[-1]))
         self._statistics.called(ticket.attempt, ticket.missed)
         self._check(observations, tasks)  # a bad request must not spoil its batch
+        leftovers = self._description.check_leftovers(leftovers, len(tasks))
+        limits = (ticket.caller, ticket.expires_in_s)
         try:
             reply = await self._batcher.submit(
-                observations, tasks, env_ids, seeds, ticket.caller, ticket.expires_in_s
+                observations, tasks, env_ids, seeds, *limits, leftovers
             )
         except Closed:
             self._statistics.refused += 1
-            return (REFUSED, None, None, None, self._news(ticket))
+            return (REFUSED, None, None, None, None, self._news(ticket))
         except Expired:
-            return (EXPIRED, None, None, None, self._news(ticket))
-        return (ANSWERED, *reply, self._news(ticket))
+            return (EXPIRED, None, None, None, None, self._news(ticket))
+        return (ANSWERED, *reply.prediction, reply.other_rows, self._news(ticket))
 
     async def poll(self, table: ReplicaTable) -> dict[str, Any]:
         """Take the newest table; tell how the replica does, its depth since the last poll."""
@@ -143,7 +146,7 @@ class Replica:
         self._batcher.close()
         await self._server.close()
 
-    def _infer(self, **request: Any) -> Output:
+    def _infer(self, **request: Any) -> Prediction:
         return infer(self._policy, **request)
 
     def _check(self, observations: Mapping[str, np.ndarray], tasks: list[str]) -> None:
@@ -186,14 +189,17 @@ def warm_up(policy: BasePolicy, description: PolicyDescription, max_batch_size: 
     """One inference on zeros for each batch shape, so that no caller pays for compilation.
 
     Policies that pad to `batch_rows` have one shape; of others the smallest and the largest batch
-    are tried.
+    are tried. Policies with `rtc` are asked again with a leftover, which takes another path.
     """
     shapes = {description.batch_rows} if description.batch_rows else {1, max_batch_size}
     for rows in sorted(shapes):
-        infer(
-            policy,
-            observations=description.zeros(rows),
-            tasks=[""] * rows,
-            env_ids=list(range(rows)),
-            seeds=[0] * rows,
-        )
+        request: dict[str, Any] = {
+            "observations": description.zeros(rows),
+            "tasks": [""] * rows,
+            "env_ids": list(range(rows)),
+            "seeds": [0] * rows,
+        }
+        answer = infer(policy, **request)
+        if description.rtc:
+            assert answer.normalized is not None
+            infer(policy, **request, leftovers=list(answer.normalized))

@@ -16,6 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from pld_ray.base_policy import wire
+from pld_ray.base_policy.leftovers import Leftovers, packed
 from pld_ray.base_policy.replica import Answer
 from pld_ray.base_policy.replica_server import from_json
 
@@ -23,7 +24,15 @@ CONNECT_TIMEOUT_S = 2.0
 SEND_TIMEOUT_S = 30.0  # a replica that takes in nothing for so long is lost
 CHUNK = 1 << 18
 
-Message = tuple[dict[str, np.ndarray], list[str], list[int], Sequence[int] | None, tuple[Any, ...]]
+Message = tuple[
+    dict[str, np.ndarray],
+    list[str],
+    list[int],
+    Sequence[int] | None,
+    Leftovers | None,
+    tuple[Any, ...],
+]
+"""Observations, tasks, environments, seeds, leftovers, `Ticket`."""
 
 
 class Lost(Exception):
@@ -106,7 +115,8 @@ class Connection:
         Raises:
             Lost: the connection is broken.
         """
-        observations, tasks, env_ids, seeds, ticket = message
+        observations, tasks, env_ids, seeds, leftovers, ticket = message
+        lengths, actions = packed(leftovers)
         with self._state:
             self._last += 1
             number = self._last
@@ -116,9 +126,10 @@ class Connection:
             "tasks": tasks,
             "env_ids": env_ids,
             "seeds": seeds,
+            "leftovers": lengths,
             "ticket": ticket,
         }
-        self._send(wire.encode(header, observations))
+        self._send(wire.encode(header, {**observations, **actions}))
         return SocketCall(self, number)
 
     def wait(self, number: int, timeout_s: float) -> wire.Frame | None:
@@ -233,6 +244,7 @@ class SocketCall:
             header["outcome"],
             arrays.get("chunks"),
             arrays.get("features"),
+            arrays.get("normalized"),
             header["other_rows"],
             from_json(header["table"]),
         )

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pld_ray.base_policy import wire
+from pld_ray.base_policy.leftovers import unpacked
 from pld_ray.base_policy.routing import ReplicaTable
 
 GREETING_TIMEOUT_S = 10.0
@@ -82,16 +83,18 @@ class ReplicaServer:
     async def _answer(
         self, writer: asyncio.StreamWriter, header: dict[str, Any], arrays: dict[str, Any]
     ) -> None:
-        message = (arrays, header["tasks"], header["env_ids"], header["seeds"], header["ticket"])
         reply: dict[str, Any] = {"id": header["id"]}
         outputs: dict[str, Any] = {}
         try:
-            outcome, chunks, features, other_rows, table = await self._handler(message)
+            leftovers = unpacked(header["leftovers"], arrays)
+            asked = (header[name] for name in ("tasks", "env_ids", "seeds"))
+            message = (arrays, *asked, leftovers, header["ticket"])
+            outcome, chunks, features, normalized, other_rows, table = await self._handler(message)
         except Exception as error:  # the client raises it
             reply["error"] = [type(error).__name__, str(error)]
         else:
             reply |= {"outcome": outcome, "other_rows": other_rows, "table": as_json(table)}
-            named = {"chunks": chunks, "features": features}
+            named = {"chunks": chunks, "features": features, "normalized": normalized}
             outputs = {name: array for name, array in named.items() if array is not None}
         writer.write(wire.encode(reply, outputs))
 

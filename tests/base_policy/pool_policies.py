@@ -16,6 +16,7 @@ class AddingPolicy:
     Args:
         fixed_s, row_s: seconds that each inference sleeps, and per row.
         folder: where misbehaviour leaves its traces.
+        rtc: add a row's leftover, all of it, to its chunk; normalised is half the chunk.
 
     An observation of `CRASH`, `HANG`, `FAIL` or `WAIT` makes the policy end its process, never
     return, raise, or wait until the file "go" exists. The first two do so once only: the file
@@ -28,7 +29,14 @@ class AddingPolicy:
     input_features = {"x": (1,)}
     fingerprint = "adding"
 
-    def __init__(self, fixed_s: float = 0.0, row_s: float = 0.0, folder: str | None = None) -> None:
+    def __init__(
+        self,
+        fixed_s: float = 0.0,
+        row_s: float = 0.0,
+        folder: str | None = None,
+        rtc: bool = False,
+    ) -> None:
+        self.rtc = rtc
         self._fixed_s, self._row_s = fixed_s, row_s
         self._folder = Path(folder) if folder else None
 
@@ -47,6 +55,12 @@ class AddingPolicy:
         chunks = first[:, None, :] + np.arange(3)[None, :, None]
         features = np.concatenate([x, np.asarray(env_ids)[:, None]], axis=1)
         return chunks.astype(np.float32), features.astype(np.float32)
+
+    def infer_with_leftovers(self, observations, tasks, env_ids, seeds=None, leftovers=None):
+        chunks, features = self.infer_with_features(observations, tasks, env_ids, seeds)
+        for chunk, leftover in zip(chunks, leftovers or [None] * len(chunks), strict=True):
+            chunk += 0 if leftover is None else leftover.sum()
+        return chunks, features, chunks / 2
 
     def _misbehave(self, values: set[float]) -> None:
         if self.FAIL in values:

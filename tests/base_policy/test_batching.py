@@ -40,7 +40,7 @@ def submit(batcher, *values, **options):
 
 
 def chunks_of(reply):
-    return reply.chunks.ravel().tolist()
+    return reply.prediction.chunks.ravel().tolist()
 
 
 def test_requests_that_arrive_during_an_inference_share_the_next_batch():

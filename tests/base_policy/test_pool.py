@@ -141,10 +141,10 @@ def test_submitted_requests_are_answered_in_any_order(pool, inline, make_observa
     pending.pop(2).cancel()
     requests.pop(2)
     for request, one in reversed(list(zip(requests, pending, strict=True))):
-        chunks, features = one.result()
-        np.testing.assert_array_equal(chunks, ask(inline, request))
-        assert features is None
-        assert one.result()[0] is chunks
+        answer = one.result()
+        np.testing.assert_array_equal(answer.chunks, ask(inline, request))
+        assert answer.features is None
+        assert one.result() is answer
     assert not client._router._in_flight
 
 
@@ -161,6 +161,11 @@ def test_prefetched_chunks_equal_an_inline_policys(pool, inline, make_observatio
         played.append((np.stack(actions), cache.num_rows))
     np.testing.assert_array_equal(played[0][0], played[1][0])
     assert played[0][1] == played[1][1]
+
+
+def test_leftovers_for_a_policy_that_takes_none_are_refused(pool, make_observations):
+    with pytest.raises(ValueError, match=r"takes no leftovers: load it with rtc=True"):
+        pool.client().submit(make_observations(1, 0), [""], [0], [0], [np.zeros((2, 7))])
 
 
 def test_a_bad_checkpoint_is_refused_before_any_actor_starts(tmp_path):

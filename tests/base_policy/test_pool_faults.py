@@ -38,8 +38,8 @@ def ray_session():
 def make_pool():
     pools = []
 
-    def make(folder=None, **options):
-        policy_kwargs = {"folder": None if folder is None else str(folder)}
+    def make(folder=None, rtc=False, **options):
+        policy_kwargs = {"folder": None if folder is None else str(folder), "rtc": rtc}
         settings = {"num_cpus": 0.1, "deadline_s": 120.0, **options}
         pools.append(BasePolicyPool(make_policy=ADDING, policy_kwargs=policy_kwargs, **settings))
         return pools[-1]
@@ -67,10 +67,10 @@ def waiting(folder):
     return len(list(folder.glob("waiting-*")))
 
 
-@pytest.mark.parametrize("sockets", [True, False])
-def test_chunks_and_features_come_from_one_inference_as_inline(make_pool, sockets):
-    pool = make_pool(num_replicas=2, sockets=sockets)
-    inline = AddingPolicy()
+@pytest.mark.parametrize(("sockets", "rtc"), [(True, False), (True, True), (False, True)])
+def test_chunks_and_features_come_from_one_inference_as_inline(make_pool, sockets, rtc):
+    pool = make_pool(num_replicas=2, sockets=sockets, rtc=rtc)
+    inline = AddingPolicy(rtc=rtc)
     played = []
     for policy in (inline, pool.client()):
         cache = ChunkCache(policy, num_envs=3, seed=1, prefetch=True)

@@ -84,7 +84,7 @@ def server():
             except asyncio.CancelledError:
                 cancelled.set()
                 raise
-        return (ANSWERED, 2 * x, None, 4, TABLE)
+        return (ANSWERED, 2 * x, None, None, 4, TABLE)
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -102,7 +102,7 @@ def server():
 
 def ask(connection, *values):
     x = np.array(values, dtype=np.float32)
-    return connection.ask(({"x": x}, ["task"], [0], None, ("caller", 1.0, 0, 0, (0, 0))))
+    return connection.ask(({"x": x}, ["task"], [0], None, None, ("caller", 1.0, 0, 0, (0, 0))))
 
 
 def test_answers_find_their_requests_in_any_order(server):

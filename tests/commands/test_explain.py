@@ -60,6 +60,7 @@ def test_every_listed_value_is_accepted_and_another_is_not(field):
         "algorithm.warmup_actions": ["--algorithm.offline_episodes=0"],
         "algorithm.task_embedding": ["--algorithm.text_encoder_path=x"],
         "algorithm.gripper": ["--algorithm.residual_dims=[]"],
+        "policy.rtc": ["--policy.prefetch=true"],
     }
     for value in choices(field):
         args = [f"--{field.key}={value}", *needs.get(field.key, [])]
