@@ -90,9 +90,11 @@ def measure_rate(algorithm: ResidualSAC, seconds: float) -> dict[str, float]:
     while time.monotonic() < clock + seconds:
         algorithm.training_step()
     wall = time.monotonic() - clock
+    stepped, updated = algorithm.env_steps - steps, algorithm.updates - updates
     return {
-        "env_steps_per_s": (algorithm.env_steps - steps) / wall,
-        "updates_per_s": (algorithm.updates - updates) / wall,
+        # what was stepped ahead of the learner is not counted
+        "env_steps_per_s": min(stepped, updated / algorithm.config.utd) / wall,
+        "updates_per_s": updated / wall,
         "driver_cpu_share": (time.process_time() - cpu) / wall,
     }
 
@@ -110,10 +112,10 @@ def memory_mb(pids: list[int]) -> dict[str, float]:
 
 def measure_scaling(runners: int, seconds: float) -> dict[str, float]:
     """One runner, then many, with a learner that updates at the same pace in both."""
-    one = config(1, utd=0.02 * runners, sample_steps=20).build_algo()
+    one = config(1, utd=0.02 * runners).build_algo()
     alone = measure_rate(one, seconds)
     one.stop()
-    many = config(runners, utd=0.02, sample_steps=20 * runners).build_algo()
+    many = config(runners, utd=0.02).build_algo()
     together = measure_rate(many, seconds)
     pids = many.env_runner_group.foreach_env_runner(
         lambda runner: os.getpid(), local_env_runner=False

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 REQUEST_TAG = "sample_with"
 POLL_S = 0.05  # the driver looks this often; requests in flight keep everyone busy meanwhile
-MIN_STEPS = 10
+MIN_STEPS = 50
+"""Of a request to a runner, which costs it as much as several steps however few it asks for."""
 BACKLOG_ROUNDS = 2
-"""Rounds of `sample_steps` whose updates may be outstanding before runners have to wait."""
+"""Rounds whose updates may be outstanding before runners have to wait, see `backlog_limit`."""
 
 
 class AsynchronousLoop:
@@ -26,13 +27,14 @@ class AsynchronousLoop:
     A runner's request carries a reference to the newest published weights, so that publishing needs
     no call of its own and a restarted runner is never behind by more than its next request. The
     update debt is submitted to the learner as soon as it arises. If the learner falls behind by
-    more than `BACKLOG_ROUNDS`, runners wait: data is never turned away.
+    more than `backlog_limit`, runners wait: data is never turned away.
     """
 
     def __init__(self, algorithm: ResidualSAC) -> None:
         self.algorithm = algorithm
         self.generation = 0
         self.outstanding = 0
+        self.longest_episode = 0
         self.weights: PublishedWeights | None = None
 
     def start(self) -> None:
@@ -73,9 +75,9 @@ class AsynchronousLoop:
         """Fill up every runner's requests, unless the learner is behind."""
         algorithm = self.algorithm
         config, group = algorithm.config, algorithm.env_runner_group
-        if self.outstanding > BACKLOG_ROUNDS * config.sample_steps * config.utd:
-            return
         runners = max(1, group.num_healthy_remote_env_runners())
+        if self.outstanding > self.backlog_limit(runners):
+            return
         kwargs = {
             "num_steps": max(MIN_STEPS, config.sample_steps // runners),
             "base_only": False,
@@ -85,6 +87,16 @@ class AsynchronousLoop:
         }
         while group.foreach_env_runner_async("sample_with", tag=REQUEST_TAG, kwargs=kwargs):
             pass
+
+    def backlog_limit(self, runners: int) -> float:
+        """Updates of `BACKLOG_ROUNDS` rounds.
+
+        A round is `sample_steps`, or the longest episode of every environment if that is more:
+        episodes arrive whole, and all of them may end at the same time.
+        """
+        config = self.algorithm.config
+        episodes = runners * config.num_envs_per_env_runner * self.longest_episode
+        return BACKLOG_ROUNDS * max(config.sample_steps, episodes) * config.utd
 
     def _fetch(self) -> list[dict[str, Any]]:
         """Batches that are ready, in the order of the runners; waits `POLL_S` at most."""
@@ -96,6 +108,8 @@ class AsynchronousLoop:
         batches = [batch for _, batch in sorted(ready, key=lambda item: item[0])]
         check_batches(batches)
         batches = [b for b in batches if b["generation"] == self.generation]
+        lengths = [n for b in batches for n in b["episode_lengths"]]
+        self.longest_episode = max([self.longest_episode, *lengths])
         metrics = [m for b in batches if (m := b.pop("metrics")) is not None]
         if metrics:
             algorithm.metrics.aggregate(metrics, key=ENV_RUNNER_RESULTS)
