@@ -16,9 +16,11 @@ what is measured. All figures are ratios of rates from this run; rates are in en
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
+import sys
 import time
 from typing import Any
 
@@ -163,11 +165,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-    figures = {"runner_overhead": measure_overhead(400)}
-    figures |= measure_modes(arguments.seconds)
-    figures |= measure_scaling(arguments.runners, arguments.seconds)
-    ray.shutdown()
+    with contextlib.redirect_stdout(sys.stderr):  # Ray's warnings about so many processes
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+        figures = {"runner_overhead": measure_overhead(400)}
+        figures |= measure_modes(arguments.seconds)
+        figures |= measure_scaling(arguments.runners, arguments.seconds)
+        ray.shutdown()
     if arguments.json:
         print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
         return

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pld_ray.algorithm.accounting import account
 from pld_ray.algorithm.algorithm import LearnerLostError
+from pld_ray.algorithm.asynchronous import AsynchronousLoop
 from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.rollout.messages import EnvRunnerError
 
@@ -71,10 +73,20 @@ def test_every_stored_step_is_paid_for_exactly_once(build, num_learners):
     assert algorithm.loop.weights.updates > algorithm.updates - 20
 
 
+def test_the_backlog_leaves_room_for_episodes_that_end_together():
+    loop = AsynchronousLoop(SimpleNamespace(config=point_config(utd=0.5)))
+    assert loop.backlog_limit(runners=3) == 2 * 100 * 0.5  # rounds of sample_steps
+    loop.longest_episode = 50
+    assert loop.backlog_limit(runners=3) == 2 * (3 * 50) * 0.5
+    loop.algorithm.config.env_runners(num_envs_per_env_runner=4)
+    assert loop.backlog_limit(runners=3) == 2 * (3 * 4 * 50) * 0.5
+
+
 def test_runners_take_the_weights_that_come_with_a_request(build):
     algorithm = build(point_config())
     while algorithm.updates < 100:
         algorithm.train()
+    algorithm.train()  # what was asked for before the first weights were published is over
     group = algorithm.env_runner_group
     taken = group.foreach_env_runner(lambda r: r._taken_updates, local_env_runner=False)
     assert min(taken) > 0
