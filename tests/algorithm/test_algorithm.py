@@ -164,6 +164,7 @@ def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(build)
     assert runners[0] == runners[1]
 
 
+@pytest.mark.chaos
 def test_a_killed_runner_costs_its_open_episodes_and_nothing_else(build):
     import os
     import signal

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.algorithm.accounting import account
 from pld_ray.algorithm.algorithm import LearnerLostError
 from pld_ray.algorithm.asynchronous import AsynchronousLoop
 from pld_ray.algorithm.config import ResidualSACConfig
+from pld_ray.algorithm.schedules import ResidualScaleSchedule
 from pld_ray.rollout.messages import EnvRunnerError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -56,7 +58,7 @@ def settle(algorithm):
     return algorithm
 
 
-@pytest.mark.parametrize("num_learners", [0, 1])
+@pytest.mark.parametrize("num_learners", [pytest.param(0, marks=pytest.mark.chaos), 1])
 def test_every_stored_step_is_paid_for_exactly_once(build, num_learners):
     algorithm = build(point_config(num_learners, utd=0.5))
     for _ in range(4):
@@ -94,23 +96,30 @@ def test_runners_take_the_weights_that_come_with_a_request(build):
     assert 0 <= result["staleness_mean"] <= result["staleness_max"] <= algorithm.updates
 
 
-def test_an_episode_that_is_too_stale_is_counted_and_not_stored(build):
-    algorithm = build(point_config(max_staleness=100))
-    algorithm.initialize()
-    algorithm.updates = 1000
-    columns = {"reward": np.zeros(8)}
+def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
+    config = point_config(max_staleness=100, utd=0.5)
+    counters = {"env_steps": 50, "episodes": 4, "stored_steps": 40, "update_debt": 0.5}
+    algorithm = SimpleNamespace(
+        config=config,
+        schedule=ResidualScaleSchedule(config.residual_sac_params()),
+        metrics=MetricsLogger(),
+        updates=1000,
+        recent_success=[],
+        next_shard=0,
+        **counters,
+    )
     episode = {"success": True, "length": 3, "probe_steps": 0}
     batch = {
-        "columns": columns,
+        "columns": {"reward": np.zeros(8)},
         "episode_lengths": [3, 3],
         "episodes": [{**episode, "weights_updates": 899}, {**episode, "weights_updates": 900}],
         "num_env_steps": 6,
     }
-    before = algorithm.env_steps, algorithm.stored_steps, algorithm.update_debt
     (fed,) = account(algorithm, [batch])
     assert fed["skip"] == [0]
-    after = algorithm.env_steps, algorithm.stored_steps, algorithm.update_debt
-    assert [a - b for a, b in zip(after, before, strict=True)] == [6, 3, 3]
+    gained = {name: getattr(algorithm, name) - before for name, before in counters.items()}
+    assert gained == {"env_steps": 6, "episodes": 2, "stored_steps": 3, "update_debt": 1.5}
+    assert algorithm.metrics.peek("num_episodes_too_stale") == 1
 
 
 def test_a_checkpoint_goes_on_with_the_same_counts(build, tmp_path):
