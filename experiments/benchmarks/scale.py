@@ -32,6 +32,7 @@ from pld_ray.algorithm.config import ResidualSACConfig
 
 STEP_S = 0.02
 EPISODE_LENGTH = 100
+WARM_S = 20.0  # 32 processes on a few cores take that long to settle
 
 
 def config(num_env_runners: int, num_learners: int = 1, **training: Any) -> ResidualSACConfig:
@@ -84,7 +85,7 @@ def measure_overhead(steps: int) -> float:
 def measure_rate(algorithm: ResidualSAC, seconds: float) -> dict[str, float]:
     """Environment steps/s, updates/s and the driver's CPU share over some seconds."""
     algorithm.initialize()
-    warm = time.monotonic() + 5.0
+    warm = time.monotonic() + WARM_S
     while time.monotonic() < warm or algorithm.updates == 0:
         algorithm.training_step()
     steps, updates = algorithm.env_steps, algorithm.updates
