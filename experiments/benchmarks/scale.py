@@ -32,7 +32,7 @@ from pld_ray.algorithm.config import ResidualSACConfig
 
 STEP_S = 0.02
 EPISODE_LENGTH = 100
-WARM_S = 20.0  # 32 processes on a few cores take that long to settle
+WARM_S = 5.0
 
 
 def config(num_env_runners: int, num_learners: int = 1, **training: Any) -> ResidualSACConfig:
