@@ -4,7 +4,8 @@
 
 Prints `trials_ended` of `num_trials`, `points`, `points_doubled` and `points_lost` (MLflow against
 the trials' own histories), and `driver_overhead`: the share by which a one-trial sweep with MLflow
-takes longer than the same `TrainingLoop` alone, both from the first training step to the last.
+takes longer than `pld-ray train` without it, from the first checkpoint to the last, as the median
+of pairs (`overheads`). Two runs of the same command differ by several percent on a small machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,7 @@ BASE: dict[str, Any] = {
     "evaluation.held_states": 5,
     "checkpoint.interval_steps": 500,
 }
+PARTS = ("faults", "overhead")
 HEARTBEAT = {
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 1000,
@@ -51,14 +54,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print nothing but the figures")
     parser.add_argument("--total_steps", type=int, default=2500)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--pairs", type=int, default=5, help="of runs, for driver_overhead")
     parser.add_argument("--folder", help="keep the sweep here; a temporary folder by default")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(args.folder or scratch)
-        figures = {
-            **measure_faults(folder / "faults", args.total_steps),
-            **measure_overhead(folder / "overhead", 2 * args.total_steps),
-        }
+        figures = {}
+        if "faults" in args.parts:
+            figures |= measure_faults(folder / "faults", args.total_steps)
+        if "overhead" in args.parts:
+            figures |= measure_overhead(folder / "overhead", 2 * args.total_steps, args.pairs)
     print(json.dumps(figures, indent=None if args.json else 1))
 
 
@@ -110,24 +116,47 @@ def measure_faults(folder: pathlib.Path, total_steps: int) -> dict[str, Any]:
     }
 
 
-def measure_overhead(folder: pathlib.Path, total_steps: int) -> dict[str, Any]:
-    """One trial under Tune with MLflow, and the same loop alone; training steps only."""
+def measure_overhead(folder: pathlib.Path, total_steps: int, num_pairs: int) -> dict[str, Any]:
+    """One trial under Tune with MLflow, and the same loop alone; training steps only.
+
+    Pairs take turns in who goes first; a run before them fills the file cache and the cache of
+    base-policy episodes that all of them read.
+    """
     settings = {**BASE, "total_steps": total_steps, "evaluation.interval_steps": 1000}
-    file = write_sweep(folder, {"set": settings, "variants": {"only": {}}})
-    driver = start_sweep(file, folder / "run", None)
-    if driver.wait() != 0:
-        raise RuntimeError(f"the sweep failed: see {folder / 'run'}")
+    settings["offline_cache"] = str(folder / "cache")
+    train_alone(settings, folder / "first")
+    seconds: dict[str, list[float]] = {"swept": [], "alone": []}
+    for pair in range(num_pairs):
+        for kind in ("swept", "alone") if pair % 2 == 0 else ("alone", "swept"):
+            run = folder / f"{kind}{pair}"
+            if kind == "swept":
+                train_swept(settings, run)
+                run = run / "trials" / "t0000"
+            else:
+                train_alone(settings, run)
+            seconds[kind].append(training_span(run))
+    ratios = [swept / alone - 1 for swept, alone in zip(*seconds.values(), strict=True)]
+    return {
+        "swept_s": [round(s, 2) for s in seconds["swept"]],
+        "alone_s": [round(s, 2) for s in seconds["alone"]],
+        "overheads": [round(ratio, 3) for ratio in ratios],
+        "driver_overhead": round(statistics.median(ratios), 3),
+    }
+
+
+def train_swept(settings: dict[str, Any], run: pathlib.Path) -> None:
+    """A sweep of one trial, to its end."""
+    file = write_sweep(run.with_suffix(".sweep"), {"set": settings, "variants": {"only": {}}})
+    if start_sweep(file, run, None).wait() != 0:
+        raise RuntimeError(f"the sweep failed: see {run}")
+
+
+def train_alone(settings: dict[str, Any], run: pathlib.Path) -> None:
+    """`pld-ray train` without MLflow."""
     command = [sys.executable, "-m", "pld_ray.cli", "train", "--tracking.enabled=false"]
     command += [f"--{key}={value}" for key, value in settings.items()]
-    command.append(f"--output_dir={folder / 'alone'}")
+    command.append(f"--output_dir={run}")
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    swept = training_span(folder / "run" / "trials" / "t0000")
-    alone = training_span(folder / "alone")
-    return {
-        "swept_s": round(swept, 2),
-        "alone_s": round(alone, 2),
-        "driver_overhead": round(swept / alone - 1, 3),
-    }
 
 
 def training_span(run: pathlib.Path) -> float:
