@@ -3,7 +3,7 @@
 The environment sleeps for the time that a simulator would need, so that the machinery around it is
 what is measured. All figures are ratios of rates from this run; rates are in environment steps/s.
 
-    python experiments/benchmarks/scale.py [--runners 32] [--seconds 20] [--json]
+    python experiments/benchmarks/scale.py [--runners 32] [--seconds 30] [--json]
 
 - `scaling_32`: rate of 32 asynchronous runners, learner updating, over 32 x the rate of one.
 - `driver_cpu_share`: CPU seconds of the driver per second meanwhile, in cores.
@@ -32,7 +32,8 @@ from pld_ray.algorithm.config import ResidualSACConfig
 
 STEP_S = 0.02
 EPISODE_LENGTH = 100
-WARM_S = 5.0
+WARM_S = 30.0
+"""Seconds before the rates are taken: at first all episodes end together, and updates pile up."""
 
 
 def config(num_env_runners: int, num_learners: int = 1, **training: Any) -> ResidualSACConfig:
@@ -85,13 +86,10 @@ def measure_overhead(steps: int) -> float:
 def measure_rate(algorithm: ResidualSAC, seconds: float) -> dict[str, float]:
     """Environment steps/s, updates/s and the driver's CPU share over some seconds."""
     algorithm.initialize()
-    warm = time.monotonic() + WARM_S
-    while time.monotonic() < warm or algorithm.updates == 0:
-        algorithm.training_step()
+    train_for(algorithm, WARM_S)
     steps, updates = algorithm.env_steps, algorithm.updates
     clock, cpu = time.monotonic(), time.process_time()
-    while time.monotonic() < clock + seconds:
-        algorithm.training_step()
+    train_for(algorithm, seconds)
     wall = time.monotonic() - clock
     stepped, updated = algorithm.env_steps - steps, algorithm.updates - updates
     return {
@@ -100,6 +98,15 @@ def measure_rate(algorithm: ResidualSAC, seconds: float) -> dict[str, float]:
         "updates_per_s": updated / wall,
         "driver_cpu_share": (time.process_time() - cpu) / wall,
     }
+
+
+def train_for(algorithm: ResidualSAC, seconds: float) -> None:
+    """Until the first batch that arrives after so many seconds: batches are not cut in two."""
+    end = time.monotonic() + seconds
+    arrived = algorithm.env_steps
+    while time.monotonic() < end or algorithm.env_steps == arrived:
+        arrived = algorithm.env_steps
+        algorithm.training_step()
 
 
 def memory_mb(pids: list[int]) -> dict[str, float]:
@@ -163,7 +170,7 @@ def measure_modes(seconds: float, runners: int = 2, sample_steps: int = 100) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runners", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with contextlib.redirect_stdout(sys.stderr):  # Ray's warnings about so many processes

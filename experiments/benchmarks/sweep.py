@@ -5,7 +5,7 @@
 Prints `trials_ended` of `num_trials`, `points`, `points_doubled` and `points_lost` (MLflow against
 the trials' own histories), and `driver_overhead`: the share by which a one-trial sweep with MLflow
 takes longer than `pld-ray train` without it, from the first checkpoint to the last, as the median
-of pairs (`overheads`). Two runs of the same command differ by several percent on a small machine.
+of pairs that run side by side on a core each (`overheads`). It needs two cores.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print nothing but the figures")
     parser.add_argument("--total_steps", type=int, default=2500)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--pairs", type=int, default=5, help="of runs, for driver_overhead")
+    parser.add_argument("--pairs", type=int, default=6, help="of runs, for driver_overhead")
     parser.add_argument("--folder", help="keep the sweep here; a temporary folder by default")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -119,44 +119,43 @@ def measure_faults(folder: pathlib.Path, total_steps: int) -> dict[str, Any]:
 def measure_overhead(folder: pathlib.Path, total_steps: int, num_pairs: int) -> dict[str, Any]:
     """One trial under Tune with MLflow, and the same loop alone; training steps only.
 
-    Pairs take turns in who goes first; a run before them fills the file cache and the cache of
-    base-policy episodes that all of them read.
+    The two run at the same time, each with all its processes on a core of its own, and change
+    cores from pair to pair: what slows the machine slows both, and whatever Tune, Ray and MLflow
+    do is taken from the trial's core. A run before them fills the caches that all of them read.
     """
+    folder.mkdir(parents=True)
     settings = {**BASE, "total_steps": total_steps, "evaluation.interval_steps": 1000}
     settings["offline_cache"] = str(folder / "cache")
-    train_alone(settings, folder / "first")
-    seconds: dict[str, list[float]] = {"swept": [], "alone": []}
+    start_alone(settings, folder / "first", core=0).wait()
+    swept, alone = [], []
     for pair in range(num_pairs):
-        for kind in ("swept", "alone") if pair % 2 == 0 else ("alone", "swept"):
-            run = folder / f"{kind}{pair}"
-            if kind == "swept":
-                train_swept(settings, run)
-                run = run / "trials" / "t0000"
-            else:
-                train_alone(settings, run)
-            seconds[kind].append(training_span(run))
-    ratios = [swept / alone - 1 for swept, alone in zip(*seconds.values(), strict=True)]
+        trial = folder / f"swept{pair}" / "trials" / "t0000"
+        sweep = {"set": settings, "variants": {"only": {}}}
+        file = write_sweep(folder / f"swept{pair}.sweep", sweep)
+        driver = start_sweep(file, folder / f"swept{pair}", None, core=pair % 2)
+        wait_for((trial / "config.yaml").is_file, driver)
+        other = start_alone(settings, folder / f"alone{pair}", core=(pair + 1) % 2)
+        if driver.wait() or other.wait():
+            raise RuntimeError(f"a run failed: see {folder}")
+        swept.append(training_span(trial))
+        alone.append(training_span(folder / f"alone{pair}"))
+    ratios = [with_both / without - 1 for with_both, without in zip(swept, alone, strict=True)]
     return {
-        "swept_s": [round(s, 2) for s in seconds["swept"]],
-        "alone_s": [round(s, 2) for s in seconds["alone"]],
+        "swept_s": [round(seconds, 2) for seconds in swept],
+        "alone_s": [round(seconds, 2) for seconds in alone],
         "overheads": [round(ratio, 3) for ratio in ratios],
         "driver_overhead": round(statistics.median(ratios), 3),
     }
 
 
-def train_swept(settings: dict[str, Any], run: pathlib.Path) -> None:
-    """A sweep of one trial, to its end."""
-    file = write_sweep(run.with_suffix(".sweep"), {"set": settings, "variants": {"only": {}}})
-    if start_sweep(file, run, None).wait() != 0:
-        raise RuntimeError(f"the sweep failed: see {run}")
-
-
-def train_alone(settings: dict[str, Any], run: pathlib.Path) -> None:
+def start_alone(
+    settings: dict[str, Any], output_dir: pathlib.Path, core: int
+) -> subprocess.Popen[bytes]:
     """`pld-ray train` without MLflow."""
     command = [sys.executable, "-m", "pld_ray.cli", "train", "--tracking.enabled=false"]
     command += [f"--{key}={value}" for key, value in settings.items()]
-    command.append(f"--output_dir={run}")
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command.append(f"--output_dir={output_dir}")
+    return start(command, output_dir.with_suffix(".log"), core)
 
 
 def training_span(run: pathlib.Path) -> float:
@@ -202,11 +201,24 @@ def write_sweep(folder: pathlib.Path, content: dict[str, Any]) -> pathlib.Path:
 
 
 def start_sweep(
-    file: pathlib.Path, output_dir: pathlib.Path, address: str | None
+    file: pathlib.Path, output_dir: pathlib.Path, address: str | None, core: int | None = None
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "pld_ray.cli", "sweep", str(file)]
     command += [f"--output_dir={output_dir}", *([f"--ray_address={address}"] if address else [])]
-    return subprocess.Popen(command, stdout=(file.parent / "log").open("wb"), stderr=2)
+    return start(command, file.parent / "log", core)
+
+
+def start(
+    command: list[str], output: pathlib.Path, core: int | None = None
+) -> subprocess.Popen[bytes]:
+    """A process, and all that it starts, on this core alone; None is any."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        if core is not None:
+            os.sched_setaffinity(0, {sorted(allowed)[core]})  # children inherit it
+        return subprocess.Popen(command, stdout=output.open("wb"), stderr=subprocess.STDOUT)
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def wait_for_checkpoint(folder: pathlib.Path, driver: subprocess.Popen[bytes]) -> pathlib.Path:

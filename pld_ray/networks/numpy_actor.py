@@ -16,6 +16,9 @@ class NumpyActor:
 
     Args:
         module: a `ResidualModule` that `stands_for` accepts.
+
+    Attributes:
+        scale: beta, 0-d.
     """
 
     def __init__(self, module: Any) -> None:
@@ -29,7 +32,7 @@ class NumpyActor:
         self._log_std_range = actor.log_std_min, actor.log_std_max
         self._mean, self._std = view(normalizer.mean), view(normalizer.std)
         self._limit = view(normalizer.limit)
-        self._scale, self._dims = view(module.residual_scale), view(module.residual_dims)
+        self.scale, self._dims = view(module.residual_scale), view(module.residual_dims)
         self._low, self._high = view(module.action_low), view(module.action_high)
 
     @staticmethod
@@ -63,7 +66,7 @@ class NumpyActor:
         if noise is not None:
             u = u + np.exp(clip(head[:, n:], *self._log_std_range)) * noise
         delta = np.tanh(u) if self._params.use_tanh_squash else clip(u, -1.0, 1.0)
-        action = base_action + (self._scale * self._dims) * delta
+        action = base_action + (self.scale * self._dims) * delta
         return clip(action, self._low, self._high)
 
 

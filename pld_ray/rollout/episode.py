@@ -9,6 +9,15 @@ import numpy as np
 
 Columns = dict[str, np.ndarray]
 
+DTYPES = {
+    "reward": np.float32,
+    "terminated": np.bool_,
+    "truncated": np.bool_,
+    "residual_scale": np.float32,
+    "intervened": np.bool_,
+}
+"""Of the columns that are made of numbers; the others keep that of their arrays."""
+
 
 class EpisodeBuilder:
     """Collects an episode frame by frame; `finish` adds the final frame and returns columns.
@@ -37,31 +46,31 @@ class EpisodeBuilder:
     ) -> None:
         """Store one transition; `observation` is the batch before it, base action included.
 
-        `extra` holds further columns; every transition of an episode has the same ones.
+        `extra` holds further columns; every transition of an episode has the same ones. Arrays are
+        kept, not copied.
         """
-        self._rows.append(
-            {
-                **{key: value[env_index] for key, value in observation.items()},
-                "action": action,
-                "reward": np.float32(reward),
-                "terminated": np.bool_(terminated),
-                "truncated": np.bool_(truncated),
-                "residual_scale": np.float32(residual_scale),
-                "intervened": np.bool_(intervened),
-                **(extra or {}),
-            }
-        )
+        row = {key: value[env_index] for key, value in observation.items()}
+        row["action"] = action
+        row["reward"] = reward
+        row["terminated"] = terminated
+        row["truncated"] = truncated
+        row["residual_scale"] = residual_scale
+        row["intervened"] = intervened
+        if extra:
+            row.update(extra)
+        self._rows.append(row)
 
     def finish(self, observation: Mapping[str, np.ndarray], env_index: int) -> Columns:
         """Columns of the finished episode [L + 1, ...]; the builder is empty afterwards."""
+        rows, self._rows = self._rows, []
         final = {key: value[env_index] for key, value in observation.items()}
-        last = self._rows[-1]
-        for key, value in last.items():
-            if key not in final:
-                final[key] = np.zeros_like(value)
-        rows = [*self._rows, final]
-        self._rows = []
-        return {key: np.stack([row[key] for row in rows]) for key in last}
+        columns = {}
+        for key, first in rows[0].items():
+            values = [row[key] for row in rows]
+            values.append(final[key] if key in final else np.zeros_like(first))
+            is_number = key in DTYPES
+            columns[key] = np.array(values, DTYPES[key]) if is_number else np.stack(values)
+        return columns
 
 
 def concatenate_episodes(episodes: Sequence[Columns]) -> tuple[Columns, list[int]]:
