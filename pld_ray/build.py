@@ -24,6 +24,7 @@ from pld_ray.cluster import quiet_ray
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
 from pld_ray.replay import FrameRing
 from pld_ray.rollout.factory import env_maker, make_base_policy
+from pld_ray.rollout.offline_cache import OfflineCache
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
 
 
@@ -150,12 +151,14 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
     Raises:
         ConfigError: an unknown suite or task, cameras without a GL library, a base policy that is
             missing, incomplete or made for another environment, cameras that the vision encoder
-            cannot read, a replay larger than this machine's memory.
+            cannot read, a replay larger than this machine's memory, an `offline_cache` that holds
+            something else.
     """
     quiet_ray()
     try:
         if config.pretrained_critic is not None:
             check_pretrained(config.pretrained_critic)
+        OfflineCache(offline_cache_folder(config), {}).check_writable()
         env: Any = env_maker(config.env.settings())()
         if config.env.entry_point is None and config.env.suite.startswith("libero_"):
             resolve_assets(config.env.suite, config.env.assets)

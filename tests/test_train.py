@@ -158,6 +158,20 @@ def test_a_placement_strategy_is_refused_where_there_is_no_placement_group(flags
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
+def test_an_offline_cache_that_holds_something_else_is_refused_and_kept(flags, tmp_path, capsys):
+    mine = tmp_path / "thesis" / "chapter.tex"
+    mine.parent.mkdir()
+    mine.write_text("ten years of work")
+    argv = ["train", *SMALL, f"--offline_cache={mine.parent}", f"--output_dir={tmp_path / 'run'}"]
+    assert main([*argv, *flags]) == 2
+    error = capsys.readouterr().err
+    assert str(mine.parent) in error
+    assert "--offline_cache" in error
+    assert mine.read_text() == "ten years of work"
+    assert not (tmp_path / "run").exists()
+
+
 def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
     folder = tmp_path / "critic"
     small = [*SMALL, "--env.episode_length=200", "--algorithm.calql_num_actions=2"]

@@ -41,6 +41,8 @@ class BaseCollection:
                 algorithm.env_steps = self.env_steps
                 self._finish(algorithm)
                 return
+            if cache is not None:
+                cache.check_writable()
             algorithm.restart_runners(self.collection_seed)
         if self._incomplete():
             request = algorithm.rounds.request(base_only=True)

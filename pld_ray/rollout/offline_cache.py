@@ -40,8 +40,36 @@ class OfflineCache:
         """Whether the folder holds a cache (of whatever identity)."""
         return (self.folder / META_FILE).exists()
 
+    def check_writable(self) -> None:
+        """See, before anything is collected, that a cache could be kept here.
+
+        Raises:
+            OfflineCacheError: the folder holds something else, which is never deleted, or it
+                cannot be made.
+        """
+        if self.exists():
+            return
+        is_folder = self.folder.is_dir()
+        if any(self.folder.iterdir()) if is_folder else self.folder.exists():
+            raise OfflineCacheError(
+                f"{self.folder} is there and no cache of base-policy data ({META_FILE} is missing "
+                "in it): choose a new or an empty folder with --offline_cache"
+            )
+        above = next(path for path in self.folder.absolute().parents if path.exists())
+        if not above.is_dir():
+            raise self._unwritable(f"{above} is no folder")
+        if not os.access(above, os.W_OK):
+            raise self._unwritable(f"no permission to write to {above}")
+
     def save(self, offline: list[Columns], warmup: list[Columns], env_steps: int) -> None:
-        """Write all files aside, then move the folder into place."""
+        """Write all files aside, then move the folder into place.
+
+        A cache that another run has put there meanwhile stays: what it holds is the same.
+
+        Raises:
+            OfflineCacheError: as `check_writable`; nothing is left behind.
+        """
+        self.check_writable()
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         partial = pathlib.Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
         try:
@@ -52,9 +80,10 @@ class OfflineCache:
                 save_file(columns, file)
                 meta[name] = {"episode_lengths": lengths, "sha256": sha256(file)}
             (partial / META_FILE).write_text(json.dumps(meta, indent=1))
-            if self.folder.exists():
-                shutil.rmtree(self.folder)
-            os.replace(partial, self.folder)
+            os.replace(partial, self.folder)  # refused by the system unless the folder is empty
+        except OSError as error:
+            if not self.exists():
+                raise self._unwritable(error.strerror or str(error)) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -88,6 +117,12 @@ class OfflineCache:
             return split_episodes(load_file(file), meta[name]["episode_lengths"])
         except (OSError, SafetensorError, KeyError, TypeError) as error:
             raise self._damaged(file, f"it cannot be read ({error})") from error
+
+    def _unwritable(self, why: str) -> OfflineCacheError:
+        return OfflineCacheError(
+            f"the offline cache {self.folder} cannot be written ({why}): choose another folder "
+            "with --offline_cache"
+        )
 
     def _damaged(self, file: pathlib.Path, why: str) -> OfflineCacheError:
         return OfflineCacheError(

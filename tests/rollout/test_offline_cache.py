@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -57,10 +55,50 @@ def test_a_truncated_or_missing_file_is_named(cache):
         cache.load()
 
 
-def test_saving_again_replaces_the_whole_folder_and_leaves_nothing_beside_it(cache):
+def test_a_cache_that_another_run_put_there_meanwhile_stays(cache):
     cache.save([episode(1, 9)], [], env_steps=1)
-    offline, warmup, _ = cache.load()
-    assert offline[0]["observation.state"][0, 0] == 9
-    assert warmup == []
+    offline, _, env_steps = cache.load()
+    assert [len(e["reward"]) for e in offline] == [3, 4]
+    assert env_steps == 17
     assert [p.name for p in cache.folder.parent.iterdir()] == ["cache"]
-    assert json.loads((cache.folder / "collection.json").read_text())["env_steps"] == 1
+
+
+def test_an_empty_folder_becomes_the_cache(tmp_path):
+    cache = OfflineCache(tmp_path, IDENTITY)
+    cache.save([episode(1, 9)], [], env_steps=1)
+    assert cache.load()[2] == 1
+
+
+def test_a_folder_with_other_things_is_refused_and_left_as_it_is(tmp_path):
+    mine = tmp_path / "thesis" / "chapter.tex"
+    mine.parent.mkdir()
+    mine.write_text("ten years of work")
+    cache = OfflineCache(mine.parent, IDENTITY)
+    for attempt in (cache.check_writable, lambda: cache.save([episode(1, 9)], [], env_steps=1)):
+        with pytest.raises(OfflineCacheError, match=r"thesis is there and no cache.*an empty"):
+            attempt()
+    assert mine.read_text() == "ten years of work"
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis"]
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OfflineCacheError, match=r"file is there and no cache"):
+        OfflineCache(tmp_path / "file", IDENTITY).check_writable()
+    with pytest.raises(OfflineCacheError, match=r"cannot be written \(.*file is no folder"):
+        OfflineCache(tmp_path / "file" / "cache", IDENTITY).check_writable()
+
+
+def test_what_arrives_between_the_check_and_the_move_is_not_overwritten(tmp_path, monkeypatch):
+    cache = OfflineCache(tmp_path / "cache", IDENTITY)
+    check = cache.check_writable
+
+    def then_someone_writes():
+        check()
+        cache.folder.mkdir()
+        (cache.folder / "theirs").write_text("kept")
+
+    monkeypatch.setattr(cache, "check_writable", then_someone_writes)
+    with pytest.raises(OfflineCacheError, match="cannot be written"):
+        cache.save([episode(1, 9)], [], env_steps=1)
+    assert (cache.folder / "theirs").read_text() == "kept"
