@@ -3,7 +3,7 @@
 The environment sleeps for the time that a simulator would need, so that the machinery around it is
 what is measured. All figures are ratios of rates from this run; rates are in environment steps/s.
 
-    python experiments/benchmarks/scale.py [--runners 32] [--seconds 30] [--json]
+    python experiments/benchmarks/scale.py [--parts scaling] [--warm_s 30] [--json]
 
 - `scaling_32`: rate of 32 asynchronous runners, learner updating, over 32 x the rate of one.
 - `driver_cpu_share`: CPU seconds of the driver per second meanwhile, in cores.
@@ -32,8 +32,7 @@ from pld_ray.algorithm.config import ResidualSACConfig
 
 STEP_S = 0.02
 EPISODE_LENGTH = 100
-WARM_S = 30.0
-"""Seconds before the rates are taken: at first all episodes end together, and updates pile up."""
+PARTS = ("overhead", "modes", "scaling")
 
 
 def config(num_env_runners: int, num_learners: int = 1, **training: Any) -> ResidualSACConfig:
@@ -83,10 +82,10 @@ def measure_overhead(steps: int) -> float:
     return 1.0 - raw / ours
 
 
-def measure_rate(algorithm: ResidualSAC, seconds: float) -> dict[str, float]:
+def measure_rate(algorithm: ResidualSAC, seconds: float, warm_s: float) -> dict[str, float]:
     """Environment steps/s, updates/s and the driver's CPU share over some seconds."""
     algorithm.initialize()
-    train_for(algorithm, WARM_S)
+    train_for(algorithm, warm_s)
     steps, updates = algorithm.env_steps, algorithm.updates
     clock, cpu = time.monotonic(), time.process_time()
     train_for(algorithm, seconds)
@@ -120,13 +119,13 @@ def memory_mb(pids: list[int]) -> dict[str, float]:
     return {"runner_rss_mb": sums["Rss"], "runner_pss_mb": sums["Pss"]}
 
 
-def measure_scaling(runners: int, seconds: float) -> dict[str, float]:
+def measure_scaling(runners: int, seconds: float, warm_s: float) -> dict[str, float]:
     """One runner, then many, with a learner that updates at the same pace in both."""
     one = config(1, utd=0.02 * runners).build_algo()
-    alone = measure_rate(one, seconds)
+    alone = measure_rate(one, seconds, warm_s)
     one.stop()
     many = config(runners, utd=0.02).build_algo()
-    together = measure_rate(many, seconds)
+    together = measure_rate(many, seconds, warm_s)
     pids = many.env_runner_group.foreach_env_runner(
         lambda runner: os.getpid(), local_env_runner=False
     )
@@ -142,7 +141,9 @@ def measure_scaling(runners: int, seconds: float) -> dict[str, float]:
     }
 
 
-def measure_modes(seconds: float, runners: int = 2, sample_steps: int = 100) -> dict[str, float]:
+def measure_modes(
+    seconds: float, warm_s: float, runners: int = 2, sample_steps: int = 100
+) -> dict[str, float]:
     """Rates of the three modes; updates per step are set so that both halves take as long."""
     sample_s = sample_steps / runners * STEP_S
     probe = config(runners, sampling="synchronous", sample_steps=sample_steps).build_algo()
@@ -157,7 +158,7 @@ def measure_modes(seconds: float, runners: int = 2, sample_steps: int = 100) -> 
     rates = {}
     for mode in ("synchronous", "pipelined", "asynchronous"):
         algorithm = config(runners, sampling=mode, utd=utd, sample_steps=sample_steps).build_algo()
-        rates[mode] = measure_rate(algorithm, seconds)["env_steps_per_s"]
+        rates[mode] = measure_rate(algorithm, seconds, warm_s)["env_steps_per_s"]
         algorithm.stop()
     return {
         "async_over_sync": rates["asynchronous"] / rates["synchronous"],
@@ -171,13 +172,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runners", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument(
+        "--warm_s",
+        type=float,
+        default=30.0,
+        help="seconds before the rates are taken: at first all episodes end together, and updates "
+        "lag behind",
+    )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with contextlib.redirect_stdout(sys.stderr):  # Ray's warnings about so many processes
         ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
-        figures = {"runner_overhead": measure_overhead(400)}
-        figures |= measure_modes(arguments.seconds)
-        figures |= measure_scaling(arguments.runners, arguments.seconds)
+        figures = {}
+        times = arguments.seconds, arguments.warm_s
+        if "overhead" in arguments.parts:
+            figures["runner_overhead"] = measure_overhead(400)
+        if "modes" in arguments.parts:
+            figures |= measure_modes(*times)
+        if "scaling" in arguments.parts:
+            figures |= measure_scaling(arguments.runners, *times)
         ray.shutdown()
     if arguments.json:
         print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
