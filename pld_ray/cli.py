@@ -7,6 +7,8 @@ import importlib
 import os
 import sys
 
+from pld_ray.errors import user_error
+
 COMMANDS = {
     "train": "collect, train and evaluate a residual on a frozen base policy",
     "pretrain": "collect base-policy data and initialise the critic on it (Cal-QL), then stop",
@@ -31,17 +33,6 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 """Set for this process and the ones it starts, unless the user has set them."""
-
-USER_ERRORS = {
-    "pld_ray.config": ["ConfigError"],
-    "pld_ray.run_dir": ["RunError"],
-    "pld_ray.algorithm.calql": ["OfflineDataError"],
-    "pld_ray.algorithm.learner": ["NonFiniteTrainingError", "ReturnRangeError"],
-    "pld_ray.algorithm.pretrained": ["PretrainedCriticError"],
-    "pld_ray.rollout.messages": ["EnvRunnerError"],
-    "pld_ray.rollout.offline_cache": ["OfflineCacheError"],
-}
-"""Errors whose message says all: no traceback."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,9 +66,10 @@ def main(argv: list[str] | None = None) -> int:
         print("pld-ray: aborted; the last checkpoint is kept", file=sys.stderr)
         return 130
     except Exception as error:
-        if not is_user_error(error):
+        told = user_error(error)
+        if told is None:
             raise
-        print(f"pld-ray: {error}", file=sys.stderr)
+        print(f"pld-ray: {told}", file=sys.stderr)
         return 2
 
 
@@ -106,16 +98,6 @@ def explain_flag(args: list[str]) -> str | None:
     from pld_ray.explain import explain
 
     return explain(key)
-
-
-def is_user_error(error: Exception) -> bool:
-    """One of `USER_ERRORS`; a module that was never imported has raised nothing."""
-    return any(
-        isinstance(error, getattr(sys.modules[module], name))
-        for module, names in USER_ERRORS.items()
-        if module in sys.modules
-        for name in names
-    )
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.errors import UserError
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError, ValueError):
     """A key, a value or a file of the configuration is wrong; the message says how to mend it."""
 
 

@@ -16,13 +16,14 @@ import yaml
 from pld_ray.algorithm.algorithm import PROGRESS_FILE, ResidualSAC, write_json_atomically
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config_file import check_key, dump_config, field_names, yaml_keys
+from pld_ray.errors import UserError
 from pld_ray.tracking.files import write_atomically
 
 TRAINER_FILE = "trainer.json"
 LOCK_FILE = "run.lock"
 
 
-class RunError(RuntimeError):
+class RunError(UserError, RuntimeError):
     """The run cannot go on; the message says why and how to continue."""
 
 

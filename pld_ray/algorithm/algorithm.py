@@ -24,6 +24,7 @@ from pld_ray.algorithm.evaluation import Contestant, Evaluation
 from pld_ray.algorithm.rounds import Rounds
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
 from pld_ray.base_policy import base_policy_fingerprint
+from pld_ray.errors import UserError
 from pld_ray.rollout import factory
 from pld_ray.rollout.messages import PublishedWeights, check_batches
 
@@ -35,7 +36,7 @@ NOT_DATA = ("base_policy", "assets", "vectorization", "step_timeout_s", "reset_t
 CALQL_SHARE = 200  # steps of one training step of the initialisation
 
 
-class LearnerLostError(RuntimeError):
+class LearnerLostError(UserError, RuntimeError):
     """A learner died; the run goes on from its last checkpoint."""
 
 

@@ -13,10 +13,11 @@ from pld_ray.algorithm import categorical, conservative, losses
 from pld_ray.algorithm.figures import UpdateFigures
 from pld_ray.algorithm.nonfinite import Batch
 from pld_ray.algorithm.update import Replay, ResidualSACUpdate
+from pld_ray.errors import UserError
 from pld_ray.replay import FrameRing
 
 
-class OfflineDataError(ValueError):
+class OfflineDataError(UserError, ValueError):
     """The offline buffer cannot initialise a critic; the message says why and what to do."""
 
 

@@ -29,6 +29,7 @@ from pld_ray.algorithm.state_file import load_tree, save_tree
 from pld_ray.algorithm.stored_columns import make_replay, with_features
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
 from pld_ray.algorithm.update_thread import UpdateThread, Work
+from pld_ray.errors import UserError
 from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 from pld_ray.rollout.messages import PublishedWeights, fetch_columns
 
@@ -38,7 +39,7 @@ warnings.filterwarnings("ignore", message="The given NumPy array is not writable
 CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
 
 
-class NonFiniteTrainingError(RuntimeError):
+class NonFiniteTrainingError(UserError, RuntimeError):
     """Training stopped at a loss that is not finite; the message names it and the saved batch."""
 
 
@@ -59,7 +60,7 @@ class Told:
     metrics: Any = None
 
 
-class ReturnRangeError(ValueError):
+class ReturnRangeError(UserError, ValueError):
     """The reward leaves the range that the critic was configured for; the message says by what."""
 
 

@@ -13,7 +13,7 @@ Batch = dict[str, Tensor]
 
 
 class NonFiniteLossError(RuntimeError):
-    """A loss or a gradient is NaN or infinite.
+    """A loss or a gradient is NaN or infinite; made with `of`, copied from its message.
 
     Attributes:
         name: `critic_loss`, `actor_loss`, `temperature_loss`, `discrete_critic_loss`, or
@@ -22,15 +22,20 @@ class NonFiniteLossError(RuntimeError):
         step: number of the update, counted from 0 over the whole run.
     """
 
-    def __init__(self, name: str, batch: Batch, step: int) -> None:
-        self.name = name
-        self.batch = batch
-        self.step = step
+    name: str = ""
+    batch: Batch = {}  # replaced, never written to
+    step: int = 0
+
+    @classmethod
+    def of(cls, name: str, batch: Batch, step: int) -> NonFiniteLossError:
+        """The error of this loss, with a message that says whether the batch is to blame."""
         bad = [key for key, t in batch.items() if t.is_floating_point() and not t.isfinite().all()]
         cause = (
             f"non-finite in the batch: {', '.join(bad)}" if bad else "the batch itself is finite"
         )
-        super().__init__(f"{name} is not finite at update {step}; {cause}")
+        error = cls(f"{name} is not finite at update {step}; {cause}")
+        error.name, error.batch, error.step = name, batch, step
+        return error
 
 
 class LossChecks:
@@ -68,4 +73,4 @@ class LossChecks:
         for index, (name, _, _, batch, step) in enumerate(pending):
             for value, kind in zip(values[2 * index :], ("loss", "grad_norm"), strict=False):
                 if not math.isfinite(value):
-                    raise NonFiniteLossError(f"{name}_{kind}", batch, step)
+                    raise NonFiniteLossError.of(f"{name}_{kind}", batch, step)

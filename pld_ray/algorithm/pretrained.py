@@ -11,6 +11,7 @@ import torch
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
 from pld_ray.algorithm.state_file import load_tree
+from pld_ray.errors import UserError
 
 TAKEN = (
     "critic.",
@@ -23,7 +24,7 @@ TAKEN = (
 """What a critic is: its weights, what it sees, and the statistics it was trained under."""
 
 
-class PretrainedCriticError(ValueError):
+class PretrainedCriticError(UserError, ValueError):
     """A pretrained critic is missing or does not fit this run; the message says which and why."""
 
 

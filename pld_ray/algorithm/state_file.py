@@ -15,8 +15,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from pld_ray.errors import UserError
 
-class StateFileError(ValueError):
+
+class StateFileError(UserError, ValueError):
     """A state file is missing or damaged; the message names it."""
 
 

@@ -14,6 +14,8 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pld_ray.errors import UserError
+
 FORMAT = "pld-ray frame ring"
 FORMAT_VERSION = 2
 META_FILE = "ring.json"
@@ -21,7 +23,7 @@ PARTIAL = ".partial-"  # prefix of what is being written
 OWN_FILES = (f"{PARTIAL}*", "segment-*.safetensors", "rows-*.safetensors")  # rows: version 1
 
 
-class ReplayFileError(ValueError):
+class ReplayFileError(UserError, ValueError):
     """A saved ring is damaged or belongs to something else; the message says which and why."""
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import ray
 
+from pld_ray.errors import UserError
 
-class EnvRunnerError(RuntimeError):
+
+class EnvRunnerError(UserError, RuntimeError):
     """Something in a runner raised; the message says what and where."""
 
 

@@ -13,13 +13,14 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from pld_ray.errors import UserError
 from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
 
 FORMAT_VERSION = 1
 META_FILE = "collection.json"
 
 
-class OfflineCacheError(ValueError):
+class OfflineCacheError(UserError, ValueError):
     """The cache belongs to something else, or is damaged; the message says which and what to do."""
 
 

@@ -7,6 +7,8 @@ import os
 import pathlib
 import sys
 
+from pld_ray.errors import user_error
+
 LOGGER = "pld_ray"
 LOG_FILE = "train.log"
 
@@ -16,6 +18,11 @@ class _ConsoleHandler(logging.StreamHandler):
 
     def __init__(self) -> None:
         logging.Handler.__init__(self, logging.WARNING)
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        """A user's mistake is told in one sentence by `cli.main`; its traceback is for the file."""
+        error = record.exc_info[1] if record.exc_info else None
+        return user_error(error) is None and super().filter(record)
 
     @property
     def stream(self):  # type: ignore[no-untyped-def,override]

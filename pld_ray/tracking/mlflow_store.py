@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pld_ray.errors import UserError
 from pld_ray.tracking.ledger import Ledger
 from pld_ray.tracking.mlflow_record import RECORD_FILE, sqlite_path
 from pld_ray.tracking.mlflow_values import TAG_LENGTH, entity_key, truncate
@@ -32,7 +33,7 @@ REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST",
 """MLflow error codes that asking again cannot help; everything else counts as an outage."""
 
 
-class MissingRunError(ValueError):
+class MissingRunError(UserError, ValueError):
     """The run or experiment to log to was deleted or never was; the message says what to do."""
 
 
