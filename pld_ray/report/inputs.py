@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import Run
-from pld_ray.report.stores import Store, open_store
+from pld_ray.report.stores import open_store
 from pld_ray.tracking.mlflow_record import RECORD_FILE, read_record
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -50,21 +50,22 @@ def select(targets: Iterable[str], tracking_uri: str | None = None) -> Selection
     Raises:
         ConfigError: a target is neither, was not tracked, or its store does not have it.
     """
-    stores: dict[str, Store] = {}
+    located = [locate(target, tracking_uri) for target in targets]
+    found: dict[tuple[str, str], tuple[Run, list[Run]]] = {}
+    for uri in dict.fromkeys(uri for uri, _, _ in located):
+        run_ids = list(dict.fromkeys(run_id for other, run_id, _ in located if other == uri))
+        families = open_store(uri).load_all(run_ids)
+        found |= {(uri, run_id): f for run_id, f in zip(run_ids, families, strict=True)}
     runs: dict[str, Run] = {}
     sweeps: dict[str, Run] = {}
-    folders = []
-    for target in targets:
-        uri, run_id, folder = locate(target, tracking_uri)
-        if folder is not None:
-            folders.append(folder)
-        store = stores.setdefault(uri, open_store(uri))
-        run, children = store.load(run_id)
+    for uri, run_id, _ in located:
+        run, children = found[uri, run_id]
         if children or run.tags.get("pld_ray.kind") == "sweep":
             sweeps[run.run_id] = run
             runs |= {child.run_id: child for child in children}
         else:
             runs[run.run_id] = run
+    folders = [folder for _, _, folder in located if folder is not None]
     return Selection(list(runs.values()), list(sweeps.values()), folders)
 
 

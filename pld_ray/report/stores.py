@@ -1,22 +1,25 @@
 """Reading runs from an MLflow store.
 
-A sqlite store is read with the standard library, in milliseconds; importing MLflow's client takes
-seconds. Every other store, and a sqlite file whose tables are laid out differently, goes through
-the client. Both give the same runs.
+A sqlite store and a server are read with the standard library: importing MLflow's client takes
+seconds. Every other store, a sqlite file whose tables are laid out differently and a server that
+wants more than a login go through the client. All give the same runs.
 """
 
 from __future__ import annotations
 
+import abc
 import math
 import pathlib
 import sqlite3
+import urllib.error
 import urllib.parse
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from pld_ray.config import ConfigError
+from pld_ray.report import http_store
 from pld_ray.report.runs import HISTORIES, LATEST, PARENT_TAG, Run, Series
 from pld_ray.tracking.mlflow_record import sqlite_path
 
@@ -25,16 +28,20 @@ SQL_VARIABLES = 500
 REQUESTS_AT_ONCE = 8
 
 
-class Store(Protocol):
+class Store(abc.ABC):
     """Where tracked runs are read from."""
 
+    @abc.abstractmethod
     def load(self, run_id: str) -> tuple[Run, list[Run]]:
         """A run, and the runs below it in the order of their start; deleted ones are left out.
 
         Raises:
             ConfigError: the store cannot be read, or the run is not there.
         """
-        ...
+
+    def load_all(self, run_ids: Sequence[str]) -> list[tuple[Run, list[Run]]]:
+        """`load` of each; a store with round trips asks for all of them at once."""
+        return [self.load(run_id) for run_id in run_ids]
 
 
 def open_store(tracking_uri: str) -> Store:
@@ -45,7 +52,8 @@ def open_store(tracking_uri: str) -> Store:
     """
     path = sqlite_path(tracking_uri)
     if path is None:
-        return ClientStore(tracking_uri)
+        is_plain = http_store.can_read(tracking_uri)
+        return HttpStore(tracking_uri) if is_plain else ClientStore(tracking_uri)
     if not path.is_file():
         raise ConfigError(
             f"{path}, the MLflow store, is missing: give its new place with "
@@ -105,7 +113,7 @@ def has_known_tables(path: pathlib.Path) -> bool:
     return all(set(columns.split()) <= found[table] for table, columns in COLUMNS.items())
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """Reads a sqlite store's tables."""
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -213,10 +221,46 @@ def _select(
         )
 
 
+# --- a server -------------------------------------------------------------------------------------
+
+
+def unreadable(tracking_uri: str, error: Exception) -> ConfigError:
+    """The error for a server or database that does not give what is asked for."""
+    reason = str(error).strip().split("\n")[0][:200]
+    advice = "start the server, or give another store with --tracking_uri=..."
+    if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403):
+        advice = (
+            "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to a login that may read"
+        )
+    return ConfigError(f"MLflow at {tracking_uri} cannot be read ({reason}): {advice}")
+
+
+class HttpStore(Store):
+    """Asks an `mlflow server`."""
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.tracking_uri = tracking_uri
+
+    def load(self, run_id: str) -> tuple[Run, list[Run]]:
+        """See `Store.load`."""
+        return self.load_all([run_id])[0]
+
+    def load_all(self, run_ids: Sequence[str]) -> list[tuple[Run, list[Run]]]:
+        """See `Store.load_all`."""
+        try:
+            return http_store.Server(self.tracking_uri, TIMEOUT_S).load(run_ids)
+        except http_store.UnsupportedServerError:
+            return ClientStore(self.tracking_uri).load_all(run_ids)
+        except http_store.RunNotFoundError as error:
+            raise missing_run(error.run_id, self.tracking_uri, error.lifecycle) from None
+        except (OSError, ValueError, KeyError) as error:
+            raise unreadable(self.tracking_uri, error) from error
+
+
 # --- every other store ----------------------------------------------------------------------------
 
 
-class ClientStore:
+class ClientStore(Store):
     """Reads a store with MLflow's client."""
 
     def __init__(self, tracking_uri: str) -> None:
@@ -241,19 +285,12 @@ class ClientStore:
         except MlflowException as error:
             if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise missing_run(run_id, self.tracking_uri) from error
-            raise self._unreadable(error) from error
+            raise unreadable(self.tracking_uri, error) from error
         except ConfigError:
             raise
         except Exception as error:  # whatever driver or HTTP stack lies behind the URI
-            raise self._unreadable(error) from error
+            raise unreadable(self.tracking_uri, error) from error
         return runs[0], runs[1:]
-
-    def _unreadable(self, error: Exception) -> ConfigError:
-        reason = str(error).strip().split("\n")[0][:200]
-        return ConfigError(
-            f"MLflow at {self.tracking_uri} cannot be read ({reason}): start the server, or give "
-            "another store with --tracking_uri=..."
-        )
 
     @staticmethod
     def _children(client: Any, root: Any) -> list[Any]:

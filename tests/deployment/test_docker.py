@@ -114,6 +114,13 @@ def test_every_published_port_is_bound_to_loopback(compose):
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
+def test_the_tracking_server_lets_in_the_tunnels_of_the_operations_page(root, compose):
+    page = re.findall(r'--allowed-hosts="(.*?)"', (root / "docs/operations.md").read_text())
+    given = dict(o.split("=", 1) for o in compose["services"]["mlflow"]["command"] if "=" in o)
+    assert given["--allowed-hosts"] == page[0].replace("$HEAD:$MLFLOW_PORT", "mlflow:5000")
+    assert given["--cors-allowed-origins"] == "http://mlflow:5000"
+
+
 def test_every_variable_of_the_compose_file_is_in_the_example(root, example):
     text = (root / "docker/compose.yaml").read_text()
     assert set(re.findall(r"\$\{(\w+)", text)) == set(example)

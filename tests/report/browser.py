@@ -44,18 +44,29 @@ class Visit:
     errors: list[str] = field(default_factory=list)
     results: list[Any] = field(default_factory=list)
     """Values of the scripts, in their order."""
+    refused: list[tuple[int, str]] = field(default_factory=list)
+    """Status and address of every answer from 400 on, but the question for a login."""
 
 
 def visit(
-    page: pathlib.Path,
+    page: pathlib.Path | str,
     width: int,
     scripts: list[str],
     profile: pathlib.Path,
     screenshot: pathlib.Path | None = None,
     dark: bool = False,
+    login: tuple[str, str] | None = None,
+    until: str = "true",
 ) -> Visit:
-    """Open a file at a window width, run the scripts in it and take a picture of all of it."""
-    return asyncio.run(_visit(page, width, scripts, profile, screenshot, dark))
+    """Open a page at a window width, run the scripts in it and take a picture of all of it.
+
+    Args:
+        page: a file or an address.
+        login: user and password, as one types them when the browser asks.
+        until: a script that is true once the page is there; given up after `DEADLINE_S`, for the
+            picture to show what was there instead.
+    """
+    return asyncio.run(_visit(page, width, scripts, profile, screenshot, dark, login, until))
 
 
 @contextlib.asynccontextmanager
@@ -86,15 +97,22 @@ async def _browser(profile: pathlib.Path) -> AsyncIterator[aiohttp.ClientWebSock
 
 
 async def _visit(
-    page: pathlib.Path,
+    page: pathlib.Path | str,
     width: int,
     scripts: list[str],
     profile: pathlib.Path,
     screenshot: pathlib.Path | None,
     dark: bool,
+    login: tuple[str, str] | None,
+    until: str,
 ) -> Visit:
     seen, numbers = Visit(), itertools.count(1)
-    async with asyncio.timeout(DEADLINE_S), _browser(profile) as socket:
+    async with asyncio.timeout(3 * DEADLINE_S), _browser(profile) as socket:
+
+        async def send(method: str, **params: Any) -> int:
+            number = next(numbers)
+            await socket.send_json({"id": number, "method": method, "params": params})
+            return number
 
         async def receive() -> dict[str, Any]:
             message: dict[str, Any] = await socket.receive_json()
@@ -108,11 +126,22 @@ async def _visit(
                     seen.errors.append(params["entry"]["text"])
                 case "Runtime.consoleAPICalled" if params["type"] == "error":
                     seen.errors.append(str(params["args"]))
+                case "Network.responseReceived" if params["response"]["status"] >= 400:
+                    seen.refused.append((params["response"]["status"], params["response"]["url"]))
+                case "Fetch.requestPaused":
+                    await send("Fetch.continueRequest", requestId=params["requestId"])
+                case "Fetch.authRequired" if login is not None:
+                    words = dict(zip(("username", "password"), login, strict=True))
+                    answer = {"response": "ProvideCredentials", **words}
+                    await send(
+                        "Fetch.continueWithAuth",
+                        requestId=params["requestId"],
+                        authChallengeResponse=answer,
+                    )
             return message
 
         async def call(method: str, **params: Any) -> dict[str, Any]:
-            number = next(numbers)
-            await socket.send_json({"id": number, "method": method, "params": params})
+            number = await send(method, **params)
             while (message := await receive()).get("id") != number:
                 pass
             assert "error" not in message, message
@@ -131,13 +160,23 @@ async def _visit(
         if dark:
             feature = {"name": "prefers-color-scheme", "value": "dark"}
             await call("Emulation.setEmulatedMedia", features=[feature])
-        await call("Page.navigate", url=page.as_uri())
+        if login is not None:
+            await call("Fetch.enable", handleAuthRequests=True, patterns=[{"urlPattern": "*"}])
+        url = page if isinstance(page, str) else page.as_uri()
+        await call("Page.navigate", url=url)
         while (await receive()).get("method") != "Page.loadEventFired":
             pass
-        for script in scripts:
+
+        async def value(script: str) -> Any:
             answer = await call("Runtime.evaluate", expression=script, returnByValue=True)
             assert "exceptionDetails" not in answer, answer
-            seen.results.append(answer["result"].get("value"))
+            return answer["result"].get("value")
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DEADLINE_S):
+                while not await value(until):
+                    await asyncio.sleep(0.1)
+        seen.results = [await value(script) for script in scripts]
         if screenshot is not None:
             shot = await call("Page.captureScreenshot", captureBeyondViewport=True)
             screenshot.write_bytes(base64.b64decode(shot["data"]))

@@ -5,26 +5,35 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
 
 from pld_ray.config import ConfigError
+from pld_ray.report import http_store
 from pld_ray.report.inputs import select
 from pld_ray.report.runs import HISTORIES
-from pld_ray.report.stores import ClientStore, SqliteStore, open_store
+from pld_ray.report.stores import ClientStore, HttpStore, SqliteStore, open_store
 
 
 @pytest.fixture(scope="module")
-def server(sweep, tmp_path_factory):
+def server_log(tmp_path_factory):
+    """Where the server writes a line for each request."""
+    return tmp_path_factory.mktemp("server") / "log"
+
+
+@pytest.fixture(scope="module")
+def server(sweep, server_log):
     """`mlflow server` over the store of the sweep."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
     store, address = sweep.parent / "mlflow.db", f"http://127.0.0.1:{port}"
-    log = tmp_path_factory.mktemp("server") / "log"
+    log = server_log
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
     environment = {
         **os.environ,
@@ -82,11 +91,65 @@ def test_the_file_read_directly_gives_the_runs_that_mlflow_gives(sweep, server):
     assert len(trials) == 36
     assert set(trials[0].metrics) == set(HISTORIES)
     assert trials[0].latest["eval/base_success"] == 0.56
-    for other in (ClientStore(uri), open_store(server)):
+    for other in (ClientStore(uri), ClientStore(server)):
         other_parent, other_trials = load(other, sweep)
         assert_equal_runs(parent, other_parent)
         for one, two in zip(trials, other_trials, strict=True):
             assert_equal_runs(one, two)
+
+
+@pytest.mark.parametrize("points_at_once", [25_000, 50])
+def test_a_server_is_asked_once_for_each_metric_of_all_runs(
+    sweep, server, server_log, monkeypatch, points_at_once
+):
+    monkeypatch.setattr(http_store, "POINTS_AT_ONCE", points_at_once)  # below a run's 72 points
+    reader = open_store(server)
+    assert isinstance(reader, HttpStore)
+    before = server_log.read_text().count("HTTP/1.1")
+    parent, trials = load(reader, sweep)
+    if points_at_once == 25_000:
+        requests = server_log.read_text().count("HTTP/1.1") - before
+        assert requests == 1 + 1 + len(HISTORIES)  # the sweep, its 36 trials, their histories
+    other_parent, other_trials = load(open_store(f"sqlite:///{sweep.parent / 'mlflow.db'}"), sweep)
+    assert_equal_runs(parent, other_parent)
+    for one, two in zip(trials, other_trials, strict=True):
+        assert_equal_runs(one, two)
+
+
+def test_runs_given_one_by_one_are_asked_for_together(sweep, server, server_log):
+    ids = [run.run_id for run in select([str(sweep)]).runs[:4]]
+    before = server_log.read_text().count("HTTP/1.1")
+    assert [run.run_id for run in select(ids, server).runs] == ids
+    assert server_log.read_text().count("HTTP/1.1") - before == 4 + len(HISTORIES)
+
+
+def test_a_server_without_histories_of_several_runs_is_left_to_mlflow(sweep, server, monkeypatch):
+    monkeypatch.setattr(http_store, "BULK", "/ajax-api/2.0/mlflow/no-such-address")
+    _, trials = load(open_store(server), sweep)
+    assert len(trials) == 36
+
+
+def test_a_login_is_sent_and_a_refused_one_is_one_sentence(monkeypatch):
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.server.seen.append(self.headers["Authorization"])
+            self.send_error(401)
+
+        def log_message(self, *arguments):
+            pass
+
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "Aladdin")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "open sesame")
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        server.seen = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(ConfigError, match=r"401.*MLFLOW_TRACKING_USERNAME"):
+            open_store(uri).load("0" * 32)
+        server.shutdown()
+    assert server.seen == ["Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="]  # of RFC 7617
+    monkeypatch.setenv("MLFLOW_TRACKING_AWS_SIGV4", "true")
+    assert isinstance(open_store(uri), ClientStore)
 
 
 @pytest.mark.parametrize("where", ["sqlite", "server"])

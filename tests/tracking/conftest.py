@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,16 @@ import urllib.request
 import pytest
 
 START_S = 120
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "operations.md"
+HEAD = "127.0.0.2"
+"""Loopback, but no `localhost` to MLflow, which trusts that name whatever it is told."""
+
+
+def documented_access(head: str, port: int) -> list[str]:
+    """The options of docs/operations.md that say who may talk to the server."""
+    text = PAGE.read_text().replace("$HEAD", head).replace("$MLFLOW_PORT", str(port))
+    found = re.findall(r'(--(?:allowed-hosts|cors-allowed-origins)=)"(.*?)"', text)
+    return ["".join(option) for option in found]
 
 
 class MlflowServer:
@@ -22,9 +33,9 @@ class MlflowServer:
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
         with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
+            listener.bind((HEAD, 0))
             self.port = listener.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
+        self.uri = f"http://{HEAD}:{self.port}"
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
@@ -32,12 +43,13 @@ class MlflowServer:
         options = {
             "backend-store-uri": f"sqlite:///{self.folder / 'mlflow.db'}",
             "artifacts-destination": str(self.folder / "artifacts"),
-            "host": "127.0.0.1",
+            "host": HEAD,
             "port": str(self.port),
             "workers": "1",
         }
         command = [sys.executable, "-m", "mlflow", "server"]
         command += [f"--{name}={value}" for name, value in options.items()]
+        command += documented_access(HEAD, self.port)
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 command,

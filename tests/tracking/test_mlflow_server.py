@@ -8,6 +8,8 @@ import pathlib
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 from mlflow.entities import Metric
@@ -23,6 +25,36 @@ SCRIPT = pathlib.Path(__file__).with_name("logging_process.py")
 def steps_of(uri: str, run_id: str, key: str) -> list[int]:
     client = MlflowClient(uri, uri)
     return sorted(point.step for point in client.get_metric_history(run_id, key))
+
+
+def search_as_a_page(server, host: str) -> int:
+    """Status of the request by which MLflow's page, opened as `http://host/`, asks for its runs."""
+    request = urllib.request.Request(
+        f"{server.uri}/ajax-api/2.0/mlflow/runs/search",
+        json.dumps({"experiment_ids": ["0"]}).encode(),
+        {"Host": host, "Origin": f"http://{host}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_browser_gets_runs_from_the_documented_server_and_its_tunnel_and_nowhere_else(
+    mlflow_server,
+):
+    itself = mlflow_server.uri.removeprefix("http://")
+    tunnels = ["localhost:5000", "localhost:15000", "127.0.0.1:5000"]
+    assert [search_as_a_page(mlflow_server, host) for host in (itself, *tunnels)] == [200] * 4
+    assert search_as_a_page(mlflow_server, "rebinding.example.org") == 403
+    foreign = urllib.request.Request(
+        f"{mlflow_server.uri}/ajax-api/2.0/mlflow/runs/search",
+        b"{}",
+        {"Origin": "http://evil.example.org"},
+    )
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(foreign, timeout=60)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "http"])
