@@ -92,9 +92,9 @@ def usage_flags(usage: str) -> list[Flag]:
 def config_flags() -> list[Flag]:
     """Every key of the configuration that has a value."""
     return [
-        Flag(field.key, True, tuple(v for v in choices(field) if ":" not in v), field.words)
+        Flag(field.key, True, tuple(choices(field)), field.words)
         for field in config_fields().values()
-        if field.group is None
+        if not field.is_group
     ]
 
 

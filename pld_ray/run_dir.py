@@ -10,12 +10,9 @@ import socket
 import time
 from typing import Any
 
-import draccus
-import yaml
-
 from pld_ray.algorithm.algorithm import PROGRESS_FILE, ResidualSAC, write_json_atomically
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config_file import check_key, dump_config, field_names, yaml_keys
+from pld_ray.config_file import dump_config, read_config
 from pld_ray.errors import UserError
 from pld_ray.tracking.files import write_atomically
 
@@ -61,11 +58,7 @@ class RunDir:
         path = self.path / "config.yaml"
         if not path.is_file():
             raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
-        known = field_names(TrainConfig)
-        for key in yaml_keys(path):
-            check_key(key, known, f"{path}: key ")
-        config = draccus.decode(TrainConfig, yaml.safe_load(path.read_text()))
-        config.validate()
+        config: TrainConfig = read_config(TrainConfig, path)
         return config
 
     def claim(self, wait_s: float = 0.0) -> None:

@@ -9,10 +9,24 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.config import TrainConfig, check_sampling
+from pld_ray.config_groups import PolicyConfig, RunnersConfig
+from pld_ray.options import check_options
 from pld_ray.rollout import factory
 
-SAMPLING = ("synchronous", "pipelined", "asynchronous")
 PARAMETER_NAMES = tuple(f.name for f in fields(ResidualSACParams))
+LOOP_NAMES = ("sample_steps", "sampling", "publish_interval", "max_staleness", "stall_timeout_s")
+"""Of `RunnersConfig`, what `training` takes beside the learner's parameters."""
+RUN_NAMES = ("offline_cache", "collection_seed", "pretrained_critic")
+"""Of `TrainConfig`, the same."""
+POOL_OPTIONS = {
+    "num_replicas": "replicas",
+    "num_cpus": "num_cpus_per_replica",
+    "num_gpus": "num_gpus_per_replica",
+    **{name: name for name in ("max_batch_size", "max_wait_ms", "max_replicas")},
+    **{name: name for name in ("deadline_s", "hang_timeout_s")},
+}
+"""Arguments of `BasePolicyPool` -> fields of `PolicyConfig`, which declares their ranges."""
 
 
 class ResidualSACConfig(AlgorithmConfig):
@@ -35,10 +49,14 @@ class ResidualSACConfig(AlgorithmConfig):
         from pld_ray.rollout.env_runner import ResidualEnvRunner
 
         super().__init__(algo_class=algo_class or ResidualSAC)
-        defaults = ResidualSACParams()
-        for name in PARAMETER_NAMES:
-            setattr(self, name, getattr(defaults, name))
-        self._train_batch_size_per_learner = defaults.batch_size
+        for defaults, names in (
+            (ResidualSACParams(), PARAMETER_NAMES),
+            (RunnersConfig(), LOOP_NAMES),
+            (TrainConfig(), RUN_NAMES),
+        ):
+            for name in names:
+                setattr(self, name, getattr(defaults, name))
+        self._train_batch_size_per_learner = self.batch_size
         self.lr = None
 
         factory.register()
@@ -49,25 +67,16 @@ class ResidualSACConfig(AlgorithmConfig):
         self.clip_actions = True
 
         # base policy
-        self.base_policy_type = "lerobot"
-        self.base_policy_path: str | None = None
-        self.base_policy_placement = "inline"
+        policy = PolicyConfig()
+        self.base_policy_type = policy.type
+        self.base_policy_path = policy.path
+        self.base_policy_placement = policy.placement
         self.base_policy_loader: dict[str, Any] = {}
         self.base_policy_pool: dict[str, Any] = {}
-        self.base_policy_prefetch = False
-
-        # collection
-        self.offline_cache: str | None = None
-        self.collection_seed = 0
-        self.pretrained_critic: str | None = None
+        self.base_policy_prefetch = policy.prefetch
 
         # loop
-        self.sample_steps = 100
-        self.sampling = "pipelined"
-        self.publish_interval = 50
-        self.max_staleness: int | None = 50_000
-        self.stall_timeout_s = 600.0
-        self.max_requests_in_flight_per_env_runner = 2
+        self.max_requests_in_flight_per_env_runner = RunnersConfig.requests_in_flight
         self.held_init_states: list[int] = list(range(20))
         self.custom_evaluation_function = evaluate_init_states
         self.evaluation_duration_unit = "episodes"
@@ -82,63 +91,26 @@ class ResidualSACConfig(AlgorithmConfig):
         self.torch_skip_nan_gradients = True
         self.num_cpus_for_main_process = 1
 
-    def training(  # type: ignore[override]
-        self,
-        *,
-        sample_steps: int = NotProvided,
-        offline_cache: str | None = NotProvided,
-        collection_seed: int = NotProvided,
-        pretrained_critic: str | None = NotProvided,
-        sampling: str = NotProvided,
-        publish_interval: int = NotProvided,
-        max_staleness: int | None = NotProvided,
-        stall_timeout_s: float = NotProvided,
-        **kwargs: Any,
-    ) -> ResidualSACConfig:
-        """Set learner parameters: any field of `ResidualSACParams`, or RLlib's own `training` ones.
+    def training(self, **kwargs: Any) -> ResidualSACConfig:
+        """Set any field of `ResidualSACParams`, what follows, or RLlib's own `training` settings.
+
+        A Tune search space stands in for any value; `validate` checks what it draws.
 
         Args:
-            sample_steps: environment steps per `training_step`, over all runners.
-            offline_cache: folder in which collected base-policy data is kept and found again.
-            collection_seed: seed of the base-policy collection, apart from the run's own seed, so
-                that runs with different seeds share one cache.
-            pretrained_critic: a checkpoint folder whose critic this run starts from, in place of
-                its own Cal-QL initialisation.
-            sampling: `synchronous` (sample, store, update, publish, one after the other),
-                `pipelined` (the updates of the last round are made while the runners step; same
-                numbers every time) or `asynchronous` (nobody waits for anybody; the order of
-                episodes depends on timing).
-            publish_interval: updates between two publications of weights (asynchronous).
-            max_staleness: an episode is not stored if more updates than these were made since the
-                weights with which it began; None stores everything.
-            stall_timeout_s: a runner whose request takes longer is replaced (asynchronous).
+            sample_steps, sampling, publish_interval, max_staleness, stall_timeout_s: as in
+                `RunnersConfig`.
+            offline_cache, collection_seed, pretrained_critic: as in `TrainConfig`.
 
         Raises:
-            ValueError: a value out of range. TypeError: a name that does not exist.
+            TypeError: a name that does not exist.
         """
-        for name in PARAMETER_NAMES:
+        for name in (*PARAMETER_NAMES, *LOOP_NAMES, *RUN_NAMES):
             if name in kwargs and name != "gamma":
                 setattr(self, name, kwargs.pop(name))
         if "train_batch_size_per_learner" in kwargs:
             self.batch_size = kwargs["train_batch_size_per_learner"]
         self._train_batch_size_per_learner = self.batch_size
         super().training(**kwargs)
-        if sample_steps is not NotProvided:
-            self.sample_steps = sample_steps
-        if offline_cache is not NotProvided:
-            self.offline_cache = offline_cache
-        if collection_seed is not NotProvided:
-            self.collection_seed = collection_seed
-        if pretrained_critic is not NotProvided:
-            self.pretrained_critic = pretrained_critic
-        for name, value in (
-            ("sampling", sampling),
-            ("publish_interval", publish_interval),
-            ("max_staleness", max_staleness),
-            ("stall_timeout_s", stall_timeout_s),
-        ):
-            if value is not NotProvided:
-                setattr(self, name, value)
         return self
 
     def evaluation(  # type: ignore[override]
@@ -188,35 +160,38 @@ class ResidualSACConfig(AlgorithmConfig):
 
     def residual_sac_params(self) -> ResidualSACParams:
         """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
-        return ResidualSACParams(**{name: getattr(self, name) for name in PARAMETER_NAMES})
+        return ResidualSACParams(**self._values(PARAMETER_NAMES))
 
     def validate(self) -> None:
         super().validate()
         self.residual_sac_params().validate()
-        if self.base_policy_type not in ("lerobot", "none"):
-            raise ValueError(f"base_policy.type={self.base_policy_type!r}: must be lerobot or none")
-        if self.base_policy_placement not in ("inline", "pool"):
-            raise ValueError(
-                f"base_policy.placement={self.base_policy_placement!r}: must be inline or pool"
-            )
-        if self.sampling not in SAMPLING:
-            raise ValueError(f"training(sampling={self.sampling!r}): must be one of {SAMPLING}")
-        no_runners = self.num_env_runners == 0 and not self.in_evaluation
-        if self.sampling == "asynchronous" and no_runners:
-            raise ValueError(
-                "training(sampling='asynchronous') needs env runners of their own: set "
-                "env_runners(num_env_runners=1) or more"
-            )
-        for name in ("sample_steps", "publish_interval"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"training({name}={getattr(self, name)!r}): must be >= 1")
-        if self.max_staleness is not None and self.max_staleness < self.publish_interval:
-            raise ValueError(
-                f"training(max_staleness={self.max_staleness}): must be None or at least "
-                f"publish_interval={self.publish_interval}, or nothing would ever be stored"
-            )
-        if self.stall_timeout_s <= 0:
-            raise ValueError(f"training(stall_timeout_s={self.stall_timeout_s}): must be > 0")
+        check_options(self._policy_settings(), "base_policy.")
+        check_options(RunnersConfig(**self._values(LOOP_NAMES)), "training.")
+        check_options(TrainConfig(**self._values(RUN_NAMES)), "training.")
+        check_sampling(
+            self.sampling,
+            1 if self.in_evaluation else self.num_env_runners,
+            self.publish_interval,
+            self.max_staleness,
+        )
+
+    def _policy_settings(self) -> PolicyConfig:
+        """The base policy's settings as the dataclass that declares their ranges."""
+        pool = {
+            POOL_OPTIONS[name]: value
+            for name, value in self.base_policy_pool.items()
+            if name in POOL_OPTIONS
+        }
+        return PolicyConfig(
+            type=self.base_policy_type,
+            path=None if self.base_policy_path is None else str(self.base_policy_path),
+            placement=self.base_policy_placement,
+            prefetch=self.base_policy_prefetch,
+            **pool,
+        )
+
+    def _values(self, names: tuple[str, ...]) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.algorithm.module import ResidualModule

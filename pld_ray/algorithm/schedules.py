@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pld_ray.algorithm.params import ResidualSACParams
 
 WINDOW = 20  # episodes over which a success rate is taken
-
-
-class ScheduleParams(Protocol):
-    """What is read of the learner's parameters."""
-
-    residual_scale: float
-    residual_scale_schedule: str
-    residual_scale_init: float
-    residual_scale_steps: int
-    residual_scale_success: float
-    residual_scale_increment: float
 
 
 class ResidualScaleSchedule:
@@ -28,10 +20,10 @@ class ResidualScaleSchedule:
       residual_scale. It never shrinks.
 
     Args:
-        params: `ResidualSACParams`, or any object with these fields.
+        params: `ResidualSACParams`.
     """
 
-    def __init__(self, params: ScheduleParams) -> None:
+    def __init__(self, params: ResidualSACParams) -> None:
         self.params = params
         self._grown = min(params.residual_scale_init, params.residual_scale)
         self._window: list[bool] = []

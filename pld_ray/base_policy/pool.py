@@ -21,6 +21,7 @@ from pld_ray.base_policy.pool_member import PoolSpec
 from pld_ray.base_policy.pool_placement import beside_the_driver, check_fits
 from pld_ray.base_policy.protocol import BATCH_ROWS
 from pld_ray.base_policy.replica import MakePolicy, resolve
+from pld_ray.config_groups import PolicyConfig
 
 __all__ = ["BasePolicyPool", "PoolClient"]
 
@@ -78,11 +79,11 @@ class BasePolicyPool:
     def __init__(
         self,
         path: str | Path | None = None,
-        num_replicas: int = 1,
-        max_batch_size: int = 32,
-        max_wait_ms: float = 25.0,
-        num_cpus: float = 1.0,
-        num_gpus: float = 0.0,
+        num_replicas: int = PolicyConfig.replicas,
+        max_batch_size: int = PolicyConfig.max_batch_size,
+        max_wait_ms: float = PolicyConfig.max_wait_ms,
+        num_cpus: float = PolicyConfig.num_cpus_per_replica,
+        num_gpus: float = PolicyConfig.num_gpus_per_replica,
         device: str | None = None,
         batch_rows: int = BATCH_ROWS,
         *,
@@ -95,9 +96,9 @@ class BasePolicyPool:
         target_depth: float | None = None,
         scale_up_after_s: float = 2.0,
         scale_down_after_s: float = 60.0,
-        deadline_s: float = 300.0,
+        deadline_s: float = PolicyConfig.deadline_s,
         late_after_s: float = 30.0,
-        hang_timeout_s: float = 60.0,
+        hang_timeout_s: float = PolicyConfig.hang_timeout_s,
         start_timeout_s: float = 600.0,
         resources: Mapping[str, float] | None = None,
         scheduling_strategy: Any = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,6 @@ from pld_ray.networks.discrete_critic import DiscreteCritic
 from pld_ray.networks.encoders import (
     Backbone,
     EncoderInputs,
-    EncoderParams,
     FrozenFeatures,
     ObservationEncoder,
     build_backbone,
@@ -25,31 +24,8 @@ from pld_ray.networks.gaussian_actor import GaussianActor
 from pld_ray.networks.grippers import hold_all, num_joint_choices
 from pld_ray.networks.normalizer import ObservationNormalizer
 
-
-class NetworkParams(EncoderParams, Protocol):
-    """What is read of the learner's parameters."""
-
-    hidden_dims: list[int]
-    num_critics: int
-    critic_layer_norm: bool
-    critic_observes_base_action: bool
-    critic_dropout: float
-    critic_atoms: int
-    value_range: list[float]
-    target_reduction: str
-    actor_reduction: str
-    log_std_init: float
-    log_std_min: float
-    log_std_max: float
-    init_final: float
-    temperature_init: float
-    residual_scale: float
-    residual_dims: list[float]
-    compose_base: bool
-    gripper: str
-    gripper_dims: list[int]
-    shared_encoder: bool
-    vision_encoder_seed: int
+if TYPE_CHECKING:
+    from pld_ray.algorithm.params import ResidualSACParams
 
 
 class ResidualNetworks(nn.Module):
@@ -62,7 +38,7 @@ class ResidualNetworks(nn.Module):
     Args:
         observation_dim: D, of the concatenated observation vector.
         action_dim: A.
-        params: `ResidualSACParams`, or any object with these fields.
+        params: `ResidualSACParams`.
         images: camera columns and their (H, W, 3); used unless `vision_encoder_name` is `none`.
         tasks: instructions, for a task embedding.
 
@@ -80,7 +56,7 @@ class ResidualNetworks(nn.Module):
         self,
         observation_dim: int,
         action_dim: int,
-        params: NetworkParams,
+        params: ResidualSACParams,
         images: Mapping[str, tuple[int, int, int]] | None = None,
         tasks: tuple[str, ...] = (),
     ) -> None:
@@ -144,14 +120,14 @@ class ResidualNetworks(nn.Module):
         self.register_buffer("residual_dims", dims)
 
 
-def frozen_features(inputs: EncoderInputs, params: NetworkParams) -> FrozenFeatures | None:
+def frozen_features(inputs: EncoderInputs, params: ResidualSACParams) -> FrozenFeatures | None:
     """The frozen vision encoder, or None where there is none or it is trained."""
     if not inputs.images or not params.freeze_vision_encoder:
         return None
     return FrozenFeatures(make_backbone(params))
 
 
-def make_backbone(params: NetworkParams) -> Backbone:
+def make_backbone(params: ResidualSACParams) -> Backbone:
     """The vision encoder that the parameters name."""
     return build_backbone(
         params.vision_encoder_name,
@@ -162,7 +138,7 @@ def make_backbone(params: NetworkParams) -> Backbone:
 
 
 def make_encoder(
-    inputs: EncoderInputs, params: NetworkParams, frozen: FrozenFeatures | None
+    inputs: EncoderInputs, params: ResidualSACParams, frozen: FrozenFeatures | None
 ) -> ObservationEncoder:
     """One observation encoder; a trained vision encoder belongs to it, a frozen one does not."""
     if not inputs.images:

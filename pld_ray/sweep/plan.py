@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import draccus
 from ray import tune
 from ray.tune.schedulers import (
     ASHAScheduler,
@@ -22,6 +21,7 @@ from ray.tune.stopper import TrialPlateauStopper
 
 from pld_ray.cluster import Resources, demands
 from pld_ray.config import TrainConfig
+from pld_ray.config_file import encode
 from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.space import Point, bounds, points, tune_domain, values
 from pld_ray.sweep.trial import SweepTrial, resolve_seed
@@ -183,11 +183,11 @@ def _take(bundle: Resources, free: list[dict[str, float]]) -> bool:
 
 def context(sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str) -> dict[str, Any]:
     """What every trial is told, as plain values."""
-    tracking = {**draccus.encode(sweep.config.tracking), "uri": uri}
+    tracking = {**encode(sweep.config.tracking), "uri": uri}
     return {
         "folder": str(folder),
-        "settings": draccus.encode(sweep.config),
-        "base": draccus.encode(sweep.base),
+        "settings": encode(sweep.config),
+        "base": encode(sweep.base),
         "preset": sweep.preset,
         "tracking": tracking,
         "parent_run_id": parent_run_id,

@@ -10,15 +10,13 @@ import shutil
 import time
 from typing import Any
 
-import draccus
 import ray
-import yaml
 from ray import tune
 
 from pld_ray.build import check_environment
 from pld_ray.cluster import check_fits, start_ray
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config_file import dump_config
+from pld_ray.config_file import decode, dump_config, encode, read_config
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig, dump_sweep
 from pld_ray.sweep.outcome import as_csv, summarize, trial_row
@@ -55,7 +53,7 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
         check_resources(sweep)
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / BASE_FILE, dump_config(sweep.base))
-        settings = draccus.decode(SweepConfig, draccus.encode(sweep.config))
+        settings = decode(SweepConfig, encode(sweep.config))
         settings.output_dir = None
         write_atomically(folder / SWEEP_FILE, dump_sweep(settings))
         return _Driver(sweep, folder, resumed=False).run()
@@ -95,12 +93,10 @@ def load_folder(folder: pathlib.Path) -> Sweep:
             f"({state.get('pld_ray_version', 'unknown')})"
         )
     try:
-        config = draccus.decode(SweepConfig, yaml.safe_load((folder / SWEEP_FILE).read_text()))
-        base = draccus.decode(TrainConfig, yaml.safe_load((folder / BASE_FILE).read_text()))
-    except (OSError, yaml.YAMLError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{folder}: {SWEEP_FILE} or {BASE_FILE} cannot be read: {error}"
-        ) from None
+        config: SweepConfig = read_config(SweepConfig, folder / SWEEP_FILE)
+        base: TrainConfig = read_config(TrainConfig, folder / BASE_FILE)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from None
     config.output_dir = str(folder)
     return Sweep(config, base, state["preset"])
 
@@ -127,7 +123,7 @@ def check_points(sweep: Sweep) -> None:
     seen = set()
     for point in plan.sweep_points(sweep) if sweep.config.searcher == "random" else [{}]:
         config = sweep.trial_config(point)
-        parts = draccus.encode(config)
+        parts = encode(config)
         key = json.dumps([parts["env"], parts["policy"], parts["evaluation"]], sort_keys=True)
         if key not in seen:
             seen.add(key)
@@ -267,7 +263,7 @@ class _Driver:
                 self.sweep.config.name,
                 settings.uri,
                 settings.experiment,
-                draccus.encode(self.sweep.config),
+                encode(self.sweep.config),
             )
         except (ConnectionError, ValueError, FileNotFoundError) as error:
             raise ConfigError(str(error)) from error

@@ -7,12 +7,12 @@ import pathlib
 import time
 from typing import Any
 
-import draccus
 from ray import tune
 
 from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
 from pld_ray.build import build_algorithm
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
+from pld_ray.config_file import decode
 from pld_ray.open_tracker import open_tracker
 from pld_ray.run_dir import RunDir, checkpoint_steps
 from pld_ray.sweep.config import Sweep, SweepConfig, label
@@ -48,8 +48,8 @@ class SweepTrial(tune.Trainable):
         self._summary: dict[str, Any] | None = None
         self._run = RunDir(trial_folder(self._sweep_dir, self.trial_name))
         plan = Sweep(
-            draccus.decode(SweepConfig, sweep["settings"]),
-            draccus.decode(TrainConfig, sweep["base"]),
+            decode(SweepConfig, sweep["settings"]),
+            decode(TrainConfig, sweep["base"]),
             sweep["preset"],
         )
         point = resolve_seed(config["point"], config.get("__trial_index__"), plan.config.seeds)

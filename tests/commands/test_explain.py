@@ -14,6 +14,7 @@ def test_a_key_has_words_type_default_and_presets():
         "",
         "  type     float",
         "  default  1.0",
+        "  range    [0, 1000]",
         "  presets",
         "    hilserl  1",
         "    rlpd     20",

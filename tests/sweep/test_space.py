@@ -125,8 +125,8 @@ def test_numbers_take_the_kind_that_the_configuration_has():
         ({"space": UTD, "set": {"algorithm.gama": 0.9}}, "did you mean algorithm.gamma"),
         ({"space": UTD, "variants": {"a": {"env.tsk": "x"}}}, "did you mean env.task"),
         ({"space": UTD, "base": "nowhere.yaml"}, "neither beside the file nor here"),
-        ({"space": UTD, "seeds": []}, "seeds=\\[\\]: must be at least one"),
-        ({"space": UTD, "scheduler": {"type": "ahsa"}}, "must be none, asha, hyperband, pbt"),
+        ({"space": UTD, "seeds": []}, "seeds=\\[\\]: must be a list of 1 or more different"),
+        ({"space": UTD, "scheduler": {"type": "ahsa"}}, "must be none, asha, hyperband or pbt"),
         ({"space": UTD, "scheduler": {"type": "pbt"}}, "mutations"),
         ({"space": UTD, "shceduler": {}}, "did you mean scheduler"),
         (

@@ -6,7 +6,6 @@ from pld_ray.networks.encoders.frozen_features import FrozenFeatures, feature_ke
 from pld_ray.networks.encoders.image_spaces import check_image_spaces
 from pld_ray.networks.encoders.observation_encoder import (
     EncoderInputs,
-    EncoderParams,
     ObservationEncoder,
 )
 from pld_ray.networks.encoders.pooling import ImageHead, SpatialLearnedEmbeddings
@@ -15,7 +14,6 @@ from pld_ray.networks.encoders.task_embedding import embed_texts
 __all__ = [
     "Backbone",
     "EncoderInputs",
-    "EncoderParams",
     "FrozenFeatures",
     "ImageHead",
     "ObservationEncoder",

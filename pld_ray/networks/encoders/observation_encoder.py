@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,23 +21,10 @@ from pld_ray.networks.encoders.task_embedding import (
     embed_texts,
 )
 
+if TYPE_CHECKING:
+    from pld_ray.algorithm.params import ResidualSACParams
+
 TASK_EMBEDDINGS = ("none", "learned", "text")
-
-
-class EncoderParams(Protocol):
-    """What is read of the learner's parameters."""
-
-    vision_encoder_name: str
-    vision_encoder_weights: str | None
-    freeze_vision_encoder: bool
-    image_encoder_hidden_dim: int
-    image_pooling: str
-    spatial_features: int
-    latent_dim: int
-    state_encoder_hidden_dim: int
-    task_embedding: str
-    task_embedding_dim: int
-    text_encoder_path: str | None
 
 
 @dataclass(frozen=True)
@@ -63,7 +50,7 @@ class ObservationEncoder(nn.Module):
 
     Args:
         inputs: see `EncoderInputs`.
-        params: `ResidualSACParams`, or any object with these fields.
+        params: `ResidualSACParams`.
         backbone: the vision encoder; None without images.
 
     Raises:
@@ -72,7 +59,7 @@ class ObservationEncoder(nn.Module):
     """
 
     def __init__(
-        self, inputs: EncoderInputs, params: EncoderParams, backbone: Backbone | None
+        self, inputs: EncoderInputs, params: ResidualSACParams, backbone: Backbone | None
     ) -> None:
         super().__init__()
         self.cameras = list(inputs.images)
@@ -132,7 +119,7 @@ class ObservationEncoder(nn.Module):
 
 
 def make_heads(
-    images: Mapping[str, tuple[int, int, int]], params: EncoderParams, backbone: Backbone | None
+    images: Mapping[str, tuple[int, int, int]], params: ResidualSACParams, backbone: Backbone | None
 ) -> nn.ModuleList:
     """One `ImageHead` per camera."""
     if not images:
@@ -151,7 +138,7 @@ def make_heads(
     )
 
 
-def make_task_embedding(tasks: tuple[str, ...], params: EncoderParams) -> nn.Module | None:
+def make_task_embedding(tasks: tuple[str, ...], params: ResidualSACParams) -> nn.Module | None:
     """The embedding that the parameters ask for, or None."""
     kind, width = params.task_embedding, params.task_embedding_dim
     if kind not in TASK_EMBEDDINGS:

@@ -1,0 +1,296 @@
+"""The groups of the command line's configuration; `TrainConfig` holds one of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pld_ray.options import option
+
+
+@dataclass
+class EnvConfig:
+    """What is simulated."""
+
+    suite: str = option("pld_tabletop", "Task suite; `pld_tabletop` needs no download.", name=True)
+    task: str = option(
+        "pick_up_the_can_and_place_it_in_the_bin", "Task name within the suite.", name=True
+    )
+    cameras: list[Literal["image", "image2"]] = option(
+        [],
+        "Cameras to render, of `image` and `image2`; empty is state-only and needs no GL library.",
+        distinct=True,
+    )
+    image_size: int = option(
+        128,
+        "Height and width of each camera's picture, in pixels.",
+        within="[8, 4096]",
+        unit="pixels",
+    )
+    episode_length: int | None = option(
+        None,
+        "Steps after which an episode is truncated; None is the suite's own horizon.",
+        within="[1, 1e6]",
+    )
+    assets: str | None = option(
+        None,
+        "Folder of LIBERO's assets; None is `PLD_RAY_LIBERO_ASSETS`, else the installed "
+        "package's; `hub` downloads them.",
+        path="folder",
+        values=("hub",),
+    )
+    rendering: Literal["reference", "fast"] = option(
+        "reference",
+        "`reference`: LIBERO's pixels. `fast`: about half the time, slightly different pixels.",
+    )
+    control_mode: Literal["relative", "absolute"] = option(
+        "relative",
+        "What an action means: `relative` (a step) or `absolute` (a pose), as in LeRobot.",
+    )
+    fast_step: bool = option(
+        True, "One forward dynamics per physics substep instead of three, with identical results."
+    )
+    entry_point: str | None = option(
+        None,
+        "Another gymnasium environment, as `module:class`, in place of LIBERO; `suite` and "
+        "`task` then only name it.",
+    )
+    kwargs: dict[str, Any] = option({}, "Arguments of that environment.")
+
+    def settings(self) -> dict[str, Any]:
+        """The environment's part of RLlib's `env_config`, see `create_vector_env`."""
+        fields = dataclasses.asdict(self)
+        own = {"entry_point": fields.pop("entry_point"), "kwargs": fields.pop("kwargs")}
+        return fields if own["entry_point"] is None else own
+
+
+@dataclass
+class PolicyConfig:
+    """The frozen base policy."""
+
+    type: Literal["lerobot", "none"] = option(
+        "lerobot", "`lerobot`, or `none`: a base action of zeros, for learning from scratch."
+    )
+    path: str | None = option(
+        None,
+        "A LeRobot checkpoint folder; None is the policy shipped for `pld_tabletop`.",
+        path="folder",
+    )
+    placement: Literal["inline", "pool"] = option(
+        "inline",
+        "`inline`: in each env runner. `pool`: Ray actors that batch the requests of all runners.",
+    )
+    replicas: int = option(
+        1, "Actors of the pool; the least of them when `max_replicas` is set.", within="[1, 1024]"
+    )
+    max_replicas: int | None = option(
+        None,
+        "The pool grows up to this many actors when requests queue up; None keeps `replicas`.",
+        within="[1, 1024]",
+    )
+    max_batch_size: int = option(
+        16, "Rows that one pool request batch may hold.", within="[1, 4096]"
+    )
+    max_wait_ms: float = option(
+        25.0,
+        "Milliseconds for which a replica waits for more requests at most, and only while it pays.",
+        within="[0, 60000]",
+        unit="ms",
+    )
+    num_cpus_per_replica: float = option(1.0, "CPU share of each replica.", within="[0, 1024]")
+    num_gpus_per_replica: float = option(0.0, "GPU share of each replica.", within="[0, 64]")
+    deadline_s: float = option(
+        300.0,
+        "Seconds within which the pool answers a request, retries on other replicas included.",
+        within="(0, 1e6]",
+        unit="s",
+    )
+    hang_timeout_s: float = option(
+        60.0,
+        "Seconds of one inference after which a replica is killed and replaced.",
+        within="(0, 1e6]",
+        unit="s",
+    )
+    prefetch: bool = option(
+        False, "Ask for the next chunk one step ahead, so that inference overlaps simulation."
+    )
+    rtc: bool = option(
+        False,
+        "Real-time chunking: a prefetched chunk continues what is left of the one being played "
+        "(smolvla, pi0, pi05).",
+    )
+    dtype: Literal["float32", "bfloat16"] | None = option(
+        None, "`float32` or `bfloat16`; None keeps the checkpoint's."
+    )
+    compile: bool = option(False, "`torch.compile` the network; worth it on a GPU.")
+    n_action_steps: int | None = option(
+        None,
+        "Actions of a chunk that are played; None is the checkpoint's own number.",
+        within="[1, 10000]",
+    )
+    rename_map: dict[str, str] = option(
+        {}, "Environment's observation name -> the policy's, as in LeRobot."
+    )
+    features: Literal["none", "pooled"] = option(
+        "none",
+        "`pooled` gives the networks what a vision-language policy (smolvla, pi0, pi05) saw "
+        "when it made the chunk, at no extra forward pass; `none` does not.",
+    )
+    tokenizer_path: str | None = option(
+        None,
+        "Local folder of the language tokeniser, for policies that name one on the hub.",
+        path="folder",
+    )
+
+
+@dataclass
+class RunnersConfig:
+    """How many simulators run, and where."""
+
+    num_env_runners: int = option(
+        2, "Rollout processes; 0 steps the environments in the driver.", within="[0, 4096]"
+    )
+    num_envs_per_env_runner: int = option(
+        1, "Environments in each process, stepped in turn.", within="[1, 1024]"
+    )
+    num_cpus_per_env_runner: float = option(
+        0.5, "CPU share that Ray reserves for each rollout process.", within="[0, 1024]"
+    )
+    vectorization: Literal["in_process", "subprocess"] = option(
+        "in_process",
+        "`in_process`: stepped in turn. `subprocess`: a process each, replaced alone when it dies.",
+    )
+    step_timeout_s: float = option(
+        60.0,
+        "Seconds that a step of a `subprocess` environment may take.",
+        within="(0, 1e6]",
+        unit="s",
+    )
+    reset_timeout_s: float = option(
+        300.0,
+        "Seconds that a reset of a `subprocess` environment may take.",
+        within="(0, 1e6]",
+        unit="s",
+    )
+    num_learners: int = option(
+        0,
+        "0 learns in the driver, 1 in an actor of its own; more share the replay, each with "
+        "batches of its own, and average their gradients.",
+        within="[0, 64]",
+    )
+    num_gpus_per_learner: float = option(0.0, "GPU share of each learner.", within="[0, 64]")
+    sample_steps: int = option(
+        100, "Environment steps per training step, over all runners.", within="[1, 1e6]"
+    )
+    sampling: Literal["synchronous", "pipelined", "asynchronous"] = option(
+        "pipelined",
+        "`synchronous`, `pipelined` (updates while the runners step; same numbers every time) "
+        "or `asynchronous` (nobody waits for anybody).",
+    )
+    requests_in_flight: int = option(
+        2, "Requests that each runner has waiting (asynchronous).", within="[1, 1000]"
+    )
+    publish_interval: int = option(
+        50, "Updates between two publications of weights (asynchronous).", within="[1, 1e6]"
+    )
+    max_staleness: int | None = option(
+        50_000,
+        "Episodes begun with weights older than this many updates are not stored; None stores all.",
+        within="[1, 1e10]",
+    )
+    stall_timeout_s: float = option(
+        600.0,
+        "A runner whose request takes longer is replaced (asynchronous).",
+        within="(0, 1e6]",
+        unit="s",
+    )
+
+
+@dataclass
+class EvaluationConfig:
+    """Evaluation on stored init states that training never resets to."""
+
+    interval_steps: int = option(
+        5_000,
+        "Environment steps between evaluations while training; 0 evaluates at the end only.",
+        within="[0, 1e10]",
+    )
+    validation_states: int = option(
+        50,
+        "Init states of each of those; none is held, and they choose the best checkpoint.",
+        within="[1, 1e6]",
+    )
+    num_env_runners: int = option(
+        0,
+        "Rollout processes that evaluate while training goes on; 0 evaluates on the training ones.",
+        within="[0, 4096]",
+    )
+    at_final_scale: bool = option(
+        False, "Evaluate at the schedule's final beta too, while training is at a smaller one."
+    )
+    held_states: int = option(
+        100,
+        "Held init states on which base and base + residual are compared at the end.",
+        within="[1, 1e6]",
+    )
+
+
+@dataclass
+class CheckpointConfig:
+    """What is kept of a run."""
+
+    interval_steps: int = option(
+        10_000,
+        "Environment steps between periodic checkpoints; 0 keeps the best and the final one only.",
+        within="[0, 1e10]",
+    )
+    keep: int = option(2, "Periodic checkpoints kept; older ones are deleted.", within="[1, 1e6]")
+
+
+@dataclass
+class PlacementConfig:
+    """Where on a cluster the processes of a run are; custom resources are those of `ray start`."""
+
+    env_runner: dict[str, float] = option(
+        {},
+        "Custom resources of each rollout process, such as `{simulation: 1}`.",
+        within="[0, 1e6]",
+    )
+    evaluation: dict[str, float] = option(
+        {}, "Custom resources of each evaluation runner.", within="[0, 1e6]"
+    )
+    learner: dict[str, float] = option({}, "Custom resources of each learner.", within="[0, 1e6]")
+    base_policy: dict[str, float] = option(
+        {}, "Custom resources of each replica of the base policy.", within="[0, 1e6]"
+    )
+    strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = option(
+        "PACK",
+        "Of a trial's placement group under Tune: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD.",
+    )
+    base_policy_strategy: Literal["DEFAULT", "SPREAD"] = option(
+        "DEFAULT", "Of the pool's replicas: `SPREAD` puts them on different nodes, `DEFAULT` packs."
+    )
+    env_vars: dict[str, str] = option(
+        {}, "Environment variables of every process, such as `{PLD_RAY_LIBERO_ASSETS: ...}`."
+    )
+    working_dir: str | None = option(
+        None,
+        "Folder that Ray copies to every node; None where the code is installed everywhere.",
+        path="folder",
+    )
+    check: bool = option(
+        True, "Refuse a run that cannot be placed on the nodes that are there now."
+    )
+
+
+@dataclass
+class TrackingConfig:
+    """MLflow."""
+
+    enabled: bool = option(True, "Log parameters, metrics and artifacts to MLflow.")
+    uri: str | None = option(
+        None, "Tracking URI; None is a sqlite file in the run's parent folder."
+    )
+    experiment: str = option("pld-ray", "MLflow experiment.")
+    run_name: str | None = option(None, "Name of the run; None is task and seed.")

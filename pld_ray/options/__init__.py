@@ -1,0 +1,31 @@
+"""An option declared once: default, meaning, range; what checks, prints and completes reads that.
+
+    utd: float = option(1.0, "Gradient steps per stored environment step.", within="[0, 1000]")
+
+A choice is a `Literal`, null is allowed where the annotation says `| None`, NaN and infinity never
+are. Nothing here imports what takes time.
+"""
+
+from pld_ray.options.check import check_options, check_paths, fits, unfit, values_of
+from pld_ray.options.convert import as_type, from_text
+from pld_ray.options.declare import Field, Option, fields_of, option, without_none
+from pld_ray.options.words import accepted, choices_of, shown, type_in_words
+
+__all__ = [
+    "Field",
+    "Option",
+    "accepted",
+    "as_type",
+    "check_options",
+    "check_paths",
+    "choices_of",
+    "fields_of",
+    "fits",
+    "from_text",
+    "option",
+    "shown",
+    "type_in_words",
+    "unfit",
+    "values_of",
+    "without_none",
+]
