@@ -18,7 +18,7 @@ from pld_ray.algorithm.module import ResidualModule, image_shapes
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.pretrained import check_pretrained
 from pld_ray.algorithm.stored_columns import replay_schema
-from pld_ray.algorithm.validation import check_grippers
+from pld_ray.algorithm.validation import check_action_bounds, check_grippers
 from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.cluster import quiet_ray
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
@@ -170,6 +170,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         )
         image_shapes(observations, config.algorithm)
         check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))
+        check_action_bounds(config.algorithm, actions.low.tolist(), actions.high.tolist())
         needed = config.evaluation.held_states + config.evaluation.validation_states
         if needed > env.num_init_states:
             raise ConfigError(

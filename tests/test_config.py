@@ -132,7 +132,7 @@ def test_hilserl_has_the_values_of_the_seeds_four_tables():
         ({"value_range": [1.0, 0.0]}, r"value_range"),
         ({"vision_encoder_name": "resnet"}, r"vision_encoder_name='resnet'.*torchvision:NAME"),
         ({"task_embedding": "text"}, r"text_encoder_path=None"),
-        ({"warmup_actions": "random"}, r"warmup_actions='random'.*offline_episodes > 0"),
+        ({"warmup_actions": "none"}, r"warmup_actions='none'"),
         ({"target_reduction": "max"}, r"target_reduction='max': must be min, mean or weighted"),
     ],
 )

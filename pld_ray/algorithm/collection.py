@@ -30,6 +30,7 @@ class BaseCollection:
         self.offline: list[Columns] = []
         self.warmup: list[Columns] = []
         self._started = False
+        self._random_actions = False
 
     def step(self, algorithm: ResidualSAC) -> None:
         """One share of collection; the last one feeds the learner and opens the online phase."""
@@ -45,7 +46,8 @@ class BaseCollection:
                 cache.check_writable()
             algorithm.restart_runners(self.collection_seed)
         if self._incomplete():
-            request = algorithm.rounds.request(base_only=True)
+            self._begin_random_warmup(algorithm)
+            request = algorithm.rounds.request(True, self._random_actions)
             batches = algorithm.rounds.receive(request)
             algorithm.env_steps += sum(b["num_env_steps"] for b in batches)
             self.env_steps = algorithm.env_steps
@@ -65,6 +67,14 @@ class BaseCollection:
         have += min(self._warmup_steps(), self.params.warmup_steps)
         return have / need if need else 1.0
 
+    def _begin_random_warmup(self, algorithm: ResidualSAC) -> None:
+        """With random warm-up, once the base policy's successes are complete: fresh episodes."""
+        if self._random_actions or self.params.warmup_actions == "base":
+            return
+        self._random_actions = len(self.offline) >= self.params.offline_episodes
+        if self._random_actions and self.offline:
+            algorithm.restart_runners(self.collection_seed + 1)
+
     def _incomplete(self) -> bool:
         return (
             len(self.offline) < self.params.offline_episodes
@@ -82,7 +92,7 @@ class BaseCollection:
         for episode, result in zip(episodes, batch["episodes"], strict=True):
             if result["success"] and len(self.offline) < self.params.offline_episodes:
                 self.offline.append(episode)
-            else:
+            elif self._random_actions or self.params.warmup_actions == "base":
                 self.warmup.append(episode)
 
     def _finish(self, algorithm: ResidualSAC) -> None:

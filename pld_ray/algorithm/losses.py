@@ -92,6 +92,22 @@ def compose_action(
     return torch.clamp(action, low, high)  # type: ignore[arg-type]
 
 
+def action_frame(
+    compose_base: bool, low: Tensor | float, high: Tensor | float
+) -> tuple[Tensor | float, Tensor | float]:
+    """Origin and unit of delta: what is added to the base action, and one unit of delta.
+
+    With a base policy (0, 1): delta counts in action units from the base action. Without one, and
+    its base action 0, the middle and half the range: delta in [-1, 1] spans the action space.
+
+    Args:
+        low, high: action bounds, scalars or [A], finite without a base policy.
+    """
+    if compose_base:
+        return 0.0, 1.0
+    return (low + high) / 2, (high - low) / 2
+
+
 # --- critic --------------------------------------------------------------------------------------
 
 

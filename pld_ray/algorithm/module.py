@@ -12,13 +12,16 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis import InferenceOnlyAPI
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
-from pld_ray.algorithm.losses import compose_action
+from pld_ray.algorithm.losses import action_frame, compose_action
 from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.algorithm.validation import check_action_bounds
 from pld_ray.networks import ResidualNetworks
 from pld_ray.networks.encoders import check_image_spaces
 from pld_ray.networks.grippers import compose_gripper
 
 BASE_ACTION = "base_action"
+TASK_INDEX = "task_index"
+"""The task's number, where an environment tells it: what a task embedding looks up."""
 VECTOR_KEYS = (
     "observation.state",
     "observation.environment_state",
@@ -33,6 +36,13 @@ NON_INFERENCE = (
     "target_discrete_critic",
     "log_alpha",
 )
+
+
+def non_inference(params: ResidualSACParams) -> tuple[str, ...]:
+    """The attributes that do not act: a discrete gripper is chosen by what the critics see."""
+    if params.gripper == "discrete":
+        return tuple(name for name in NON_INFERENCE if name != "critic_encoder")
+    return NON_INFERENCE
 
 
 def vector_keys(observation_space: gym.spaces.Dict) -> list[str]:
@@ -80,6 +90,8 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
 
     def setup(self) -> None:
         self.params = params = ResidualSACParams(**self.model_config["params"])
+        bounds = self.action_space.low.tolist(), self.action_space.high.tolist()
+        check_action_bounds(params, *bounds)
         spaces = self.observation_space.spaces
         self.observation_keys = vector_keys(self.observation_space)
         observation_dim = sum(int(np.prod(spaces[k].shape)) for k in self.observation_keys)
@@ -92,7 +104,7 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
                 image_shapes(self.observation_space, params),
                 tuple(self.model_config.get("tasks", ())),
             )
-        left_out = NON_INFERENCE if self.inference_only else ()
+        left_out = non_inference(params) if self.inference_only else ()
         for name in NON_INFERENCE:  # attributes exist even where there is no such network
             setattr(self, name, None)
         for name, child in networks.named_children():
@@ -110,7 +122,15 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
         self.register_buffer("action_high", torch.tensor(self.action_space.high))
 
     def get_non_inference_attributes(self) -> list[str]:
-        return [name for name in NON_INFERENCE if getattr(self, name, None) is not None]
+        names = non_inference(self.params)
+        return [name for name in names if getattr(self, name, None) is not None]
+
+    @property
+    def input_columns(self) -> list[str]:
+        """The observation columns that it acts on."""
+        told = self.encoder.task is not None and TASK_INDEX in self.observation_space.spaces
+        columns = [*self.observation_keys, *self.image_columns, BASE_ACTION]
+        return [*columns, TASK_INDEX] if told else columns
 
     def observation_vector(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Concatenated vector columns [B, D], float32, not yet normalised."""
@@ -118,13 +138,18 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
 
     def encode(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """The actor's view x of an observation, [B, Z]."""
+        return self.encoder(*self._encoder_inputs(observation))
+
+    def _encoder_inputs(
+        self, observation: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], torch.Tensor | None]:
+        """What an encoder reads: the normalised vector, images or their features, and the task."""
         vector = self.normalizer(self.observation_vector(observation))
-        if self.encoder.is_identity:
-            return vector
         images = {key: observation[key] for key in self.image_columns}
         if self.frozen_features is not None:
             images = {key: self.frozen_features.compute(image) for key, image in images.items()}
-        return self.encoder(vector, images)
+        task = observation.get(TASK_INDEX)
+        return vector, images, None if task is None else task.long()
 
     def act(
         self, observation: Mapping[str, torch.Tensor], noise: torch.Tensor | None = None
@@ -152,23 +177,27 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
         base_action = observation[BASE_ACTION]
         if not params.compose_base:
             base_action = torch.zeros_like(base_action)
-        x = self.encode(observation)
+        inputs = self._encoder_inputs(observation)
+        x = self.encoder(*inputs)
         mean, log_std = self.actor(x, base_action)
         u = mean if noise is None else mean + log_std.exp() * noise
         delta = torch.tanh(u) if params.use_tanh_squash else u.clamp(-1.0, 1.0)
+        origin, unit = action_frame(params.compose_base, self.action_low, self.action_high)
         action = compose_action(
-            base_action,
+            base_action + origin,
             delta,
             self.residual_scale,
-            self.residual_dims,
+            self.residual_dims * unit,
             self.action_low,
             self.action_high,
         )
         if self.discrete_critic is None:
             return action, None
-        best = self.discrete_critic(x, base_action).argmax(-1)
+        critic_x = x if self.critic_encoder is None else self.critic_encoder(*inputs)
+        best = self.discrete_critic(critic_x, base_action).argmax(-1)
         joint = best if choice is None else torch.where(choice >= 0, choice, best)
-        return compose_gripper(action, joint, params.gripper_dims), joint
+        dims = params.gripper_dims
+        return compose_gripper(action, joint, dims, self.action_low, self.action_high), joint
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         with torch.no_grad():

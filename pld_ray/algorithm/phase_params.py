@@ -52,8 +52,8 @@ class PhaseParams:
 
     compose_base: bool = option(
         True,
-        "Add the residual to the base action. False learns the whole action, a = clip(beta * "
-        "dims * delta), and shows the base action to no network: RLPD where the base policy has "
+        "Add the residual to the base action. False learns the whole action, of which delta spans "
+        "the bounds, and shows the base action to no network: RLPD where the base policy has "
         "filled the offline buffer, plain SAC where it has not.",
     )
     use_tanh_squash: bool = option(True, "delta = tanh(u); False clips u to [-1, 1] instead.")
@@ -62,7 +62,8 @@ class PhaseParams:
     gripper: Literal["continuous", "discrete"] = option(
         "continuous",
         "`continuous`: the gripper is one more dimension of the residual. `discrete`: open, "
-        "hold or close, chosen by a double-DQN critic; hold leaves the base policy's command.",
+        "hold or close, chosen by a double-DQN critic; hold leaves the base policy's command, "
+        "without a base policy the gripper as it is.",
     )
     gripper_dims: list[int] = option(
         [6],
@@ -73,7 +74,8 @@ class PhaseParams:
     )
     grasp_penalty: float = option(
         0.02,
-        "Taken off the discrete critic's reward for each gripper command that changes.",
+        "Taken off the discrete critic's reward for a command that closes an open gripper or opens "
+        "a closed one.",
         within="[0, 1000]",
     )
     gripper_epsilon: float = option(
@@ -106,8 +108,8 @@ class PhaseParams:
     )
     warmup_actions: Literal["base", "random"] = option(
         "base",
-        "Who acts in the warm-up: `base` (formula 5) or `random`, uniform over the action space "
-        "(SAC from scratch).",
+        "Who acts in the warm-up: `base` (formula 5) or `random`, uniform over the action space; "
+        "the offline buffer's successes are the base policy's in both cases.",
     )
     use_probing: bool = option(
         True,

@@ -36,7 +36,7 @@ class Rounds:
             self._feed(self.receive(pending))
         self.algorithm._publish()
 
-    def request(self, base_only: bool = False) -> dict[str, Any]:
+    def request(self, base_only: bool = False, random_actions: bool = False) -> dict[str, Any]:
         """Ask every runner for its share; remote ones work while the learner updates."""
         group = self.algorithm.env_runner_group
         runners = group.num_healthy_remote_env_runners()
@@ -44,6 +44,7 @@ class Rounds:
         kwargs = {
             "num_steps": steps,
             "base_only": base_only,
+            "random_actions": random_actions,
             "weights_updates": self.algorithm.published_updates,
         }
         if group.num_remote_env_runners() > 0:

@@ -80,6 +80,9 @@ class ResidualSACUpdate:
         self.critic_encoder = networks.critic_encoder or networks.encoder
         self.action_low = getattr(networks, "action_low", -1.0)
         self.action_high = getattr(networks, "action_high", 1.0)
+        self.origin, self.unit = losses.action_frame(
+            params.compose_base, self.action_low, self.action_high
+        )
         self.device = networks.log_alpha.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
         if params.critic_dropout:
@@ -302,16 +305,15 @@ class ResidualSACUpdate:
     def compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
         """(4), (9): what would be executed; a discrete gripper's dimension is 0."""
         networks = self.networks
-        if self.discrete:
-            base_action = base_action * networks.gripper_mask
-        return losses.compose_action(
-            base_action,
+        action = losses.compose_action(
+            base_action + self.origin,
             delta,
             networks.residual_scale,
-            networks.residual_dims,
+            networks.residual_dims * self.unit,
             self.action_low,
             self.action_high,
         )
+        return action * networks.gripper_mask if self.discrete else action
 
     def descend(self, name: str, loss: Tensor, batch: Batch) -> None:
         """One optimiser step on the parameters of `name` alone, checked and clipped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,11 +42,6 @@ def check_phases(params: ResidualSACParams) -> None:
         or not params.normalize_observations,
         "warmup_steps",
         ">= 2 with offline_episodes=0, or normalize_observations has no data to learn from",
-    )
-    need(
-        params.warmup_actions == "base" or params.offline_episodes == 0,
-        "warmup_actions",
-        "base with offline_episodes > 0: the offline buffer holds the base policy's successes",
     )
     need(
         params.calql_steps == 0 or params.offline_episodes > 0,
@@ -107,3 +103,31 @@ def check_grippers(params: ResidualSACParams, gripper_dims: Sequence[int]) -> No
         f"algorithm.gripper=discrete with gripper_dims={params.gripper_dims}: the environment "
         f"{has}; correct gripper_dims, or set gripper=continuous"
     )
+
+
+def check_action_bounds(
+    params: ResidualSACParams, low: Sequence[float], high: Sequence[float]
+) -> None:
+    """Raise ValueError if a setting spans a dimension of the action space that has no bounds.
+
+    Args:
+        low, high: bounds of the action space, [A].
+    """
+    endless = {
+        dim
+        for dim, bounds in enumerate(zip(low, high, strict=True))
+        if not all(map(math.isfinite, bounds))
+    }
+    spanning = {
+        "compose_base=false": set() if params.compose_base else endless,
+        "warmup_actions=random": endless if params.warmup_actions == "random" else set(),
+        "gripper=discrete": endless & set(params.gripper_dims)
+        if params.gripper == "discrete"
+        else set(),
+    }
+    for setting, dims in spanning.items():
+        if dims:
+            raise ValueError(
+                f"algorithm.{setting} spans the environment's action space, which has no bounds in "
+                f"dimensions {sorted(dims)}: give it finite ones, or change the setting"
+            )

@@ -34,6 +34,9 @@ class NumpyActor:
         self._limit = view(normalizer.limit)
         self.scale, self._dims = view(module.residual_scale), view(module.residual_dims)
         self._low, self._high = view(module.action_low), view(module.action_high)
+        if not self._params.compose_base:  # see `losses.action_frame`
+            self._origin, unit = (self._low + self._high) / 2, (self._high - self._low) / 2
+            self._dims = self._dims * unit
 
     @staticmethod
     def stands_for(module: Any) -> bool:
@@ -66,7 +69,8 @@ class NumpyActor:
         if noise is not None:
             u = u + np.exp(clip(head[:, n:], *self._log_std_range)) * noise
         delta = np.tanh(u) if self._params.use_tanh_squash else clip(u, -1.0, 1.0)
-        action = base_action + (self.scale * self._dims) * delta
+        origin = base_action if self._params.compose_base else self._origin
+        action = origin + (self.scale * self._dims) * delta
         return clip(action, self._low, self._high)
 
 

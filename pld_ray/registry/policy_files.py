@@ -39,12 +39,13 @@ def export_policy(
     """
     from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
-    from pld_ray.algorithm.module import NON_INFERENCE
+    from pld_ray.algorithm.module import non_inference
     from pld_ray.algorithm.state_file import load_tree, save_tree
     from pld_ray.build import algorithm_config
 
     state = load_tree(checkpoint / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-    acting = {k: v for k, v in state.items() if k.split(".")[0] not in NON_INFERENCE}
+    left_out = non_inference(config.algorithm)
+    acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
     model_config = dict(algorithm_config(config).get_default_rl_module_spec().model_config)
     observations, actions = policy_spaces(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ def compute_actions(module: ResidualModule, observations: Mapping[str, np.ndarra
     import torch
     from ray.rllib.core.columns import Columns
 
-    needed = [*module.observation_keys, *module.image_columns, "base_action"]
+    needed = module.input_columns
     missing = [key for key in needed if key not in observations]
     if missing:
         raise ValueError(f"the policy needs {', '.join(needed)}; missing: {', '.join(missing)}")

@@ -69,7 +69,11 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     # --- training --------------------------------------------------------------------------------
 
     def sample_columns(
-        self, num_steps: int, base_only: bool, weights_updates: int = 0
+        self,
+        num_steps: int,
+        base_only: bool,
+        weights_updates: int = 0,
+        random_actions: bool = False,
     ) -> dict[str, Any]:
         """Step for at least `num_steps` environment steps; return the episodes that finished.
 
@@ -77,6 +81,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             num_steps: environment steps over all environments of this runner.
             base_only: act as the base policy alone (offline collection, warm-up).
             weights_updates: gradient updates behind the weights that the runner has now.
+            random_actions: with `base_only`, uniform actions in place of the base policy's.
 
         Returns:
             `columns` and `episode_lengths` (see `EpisodeBuilder`), `episodes` (a dict each),
@@ -86,7 +91,9 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         while stepped < num_steps:
             if self._streams is None:
                 self._streams = self._start_streams(base_only)
-            taken = self._streams.step(self._step_env, base_only, weights_updates, ended)
+            taken = self._streams.step(
+                self._step_env, base_only, weights_updates, ended, random_actions
+            )
             if taken is None:
                 self._streams = None
             stepped += taken or 0

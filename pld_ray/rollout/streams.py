@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from pld_ray.networks.grippers import hold_all, num_joint_choices
 from pld_ray.rollout.acting import Actor
 from pld_ray.rollout.episode import Columns, EpisodeBuilder
 from pld_ray.rollout.evaluation import EpisodeResult
 from pld_ray.rollout.exploration import ExplorationNoise
+from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.vector_env import BASE_ACTION, Observation
 
 
@@ -71,9 +71,9 @@ class Streams:
     ) -> None:
         self._params, self._actor, self._rng = params, actor, rng
         self._low, self._high = action_space.low, action_space.high
-        self._discrete = params.gripper == "discrete"
-        self._hold = hold_all(len(params.gripper_dims)) if self._discrete else 0
         n, action_dim = observation[BASE_ACTION].shape
+        discrete = params.gripper == "discrete"
+        self._grippers = GripperRecord(params, self._low, self._high, n) if discrete else None
         self._noise = ExplorationNoise(
             params.exploration_noise,
             n,
@@ -85,7 +85,6 @@ class Streams:
         self._observation = observation
         self._open = [_Open(self._draw_probe(base_only)) for _ in range(n)]
         self._resetting = [False] * n
-        self._command = np.full((n, len(params.gripper_dims)), np.nan)
 
     def step(
         self,
@@ -93,6 +92,7 @@ class Streams:
         base_only: bool,
         weights_updates: int,
         ended: Ended,
+        random_actions: bool = False,
     ) -> int | None:
         """One step of every environment.
 
@@ -102,6 +102,7 @@ class Streams:
             base_only: act as the base policy alone (offline collection, warm-up).
             weights_updates: gradient updates behind the weights that the actor has now.
             ended: takes the episodes that end in this step.
+            random_actions: with `base_only`, uniform actions in place of the base policy's.
 
         Returns:
             Environment steps taken: resets and failures are none. None if `step_env` gave None;
@@ -110,8 +111,8 @@ class Streams:
         observation = self._observation
         beta = self._actor.residual_scale
         takeover = [not base_only and e.steps >= e.probe for e in self._open]
-        action, choice = self._action(observation, np.array(takeover), base_only)
-        extra = self._gripper_columns(action, choice)
+        action, chosen = self._action(observation, np.array(takeover), random_actions)
+        extra = self._gripper_columns(action, chosen)
 
         results = step_env(action)
         if results is None:
@@ -152,46 +153,42 @@ class Streams:
         return taken
 
     def _action(
-        self, observation: Observation, takeover: np.ndarray, base_only: bool
+        self, observation: Observation, takeover: np.ndarray, random_actions: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Actions [N, A] and joint gripper choices [N]; `hold` where the base policy decides."""
-        action = observation[BASE_ACTION].copy()
-        choice = np.full(len(action), self._hold, dtype=np.int64)
-        if base_only and self._params.warmup_actions == "random":
+        """Actions [N, A], and the joint gripper choices [N] that the critic made, else -1."""
+        base_action = observation[BASE_ACTION]
+        action, chosen = base_action.copy(), np.full(len(base_action), -1)
+        if random_actions:
             action = self._rng.uniform(self._low, self._high, action.shape).astype(np.float32)
+            if self._grippers is not None:
+                drawn = self._grippers.draw(self._rng, len(action))
+                action = self._grippers.commanded(action, base_action, drawn)
         if takeover.any():
             noise = self._noise.sample()
-            forced = self._random_choices(len(action)) if self._discrete else None
-            composed, chosen = self._actor.act(observation, noise, forced)
+            composed, joint = self._actor.act(observation, noise, self._explored(len(action)))
             action = np.where(takeover[:, None], composed, action)
-            if chosen is not None:
-                choice[takeover] = chosen[takeover]
-        return action, choice
+            if joint is not None:
+                chosen[takeover] = joint[takeover]
+        return action, chosen
 
-    def _random_choices(self, n: int) -> np.ndarray:
+    def _explored(self, n: int) -> np.ndarray | None:
         """A random joint choice with probability gripper_epsilon, else -1 (the best one) [n]."""
-        random = self._rng.integers(num_joint_choices(len(self._params.gripper_dims)), size=n)
+        if self._grippers is None:
+            return None
+        random = self._grippers.draw(self._rng, n)
         return np.where(self._rng.random(n) < self._params.gripper_epsilon, random, -1)
 
-    def _gripper_columns(self, action: np.ndarray, choice: np.ndarray) -> dict[str, np.ndarray]:
-        """Columns of discrete grippers: the joint choice, and its penalty where a command changed.
-
-        The last executed commands are NaN at an episode's start.
-        """
-        if not self._discrete:
+    def _gripper_columns(self, action: np.ndarray, chosen: np.ndarray) -> dict[str, np.ndarray]:
+        if self._grippers is None:
             return {}
-        command = np.sign(action[:, self._params.gripper_dims])
-        changed = (command != self._command) & ~np.isnan(self._command)
-        self._command = command
-        return {
-            "discrete_action": choice.astype(np.float32),
-            "discrete_penalty": (-self._params.grasp_penalty * changed.sum(1)).astype(np.float32),
-        }
+        stepped = ~np.array(self._resetting)
+        return self._grippers.columns(action, self._observation[BASE_ACTION], chosen, stepped)
 
     def _begin(self, i: int, base_only: bool) -> None:
         self._resetting[i] = True
         self._noise.reset(i)
-        self._command[i] = np.nan
+        if self._grippers is not None:
+            self._grippers.reset(i)
         self._open[i] = _Open(self._draw_probe(base_only))
 
     def _draw_probe(self, base_only: bool) -> int:

@@ -138,6 +138,36 @@ def test_sac_from_scratch_has_no_base_action(build):
     assert algorithm.updates > 0
 
 
+def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
+    """As RLPD with a discrete gripper: what a demonstration commanded is what it is labelled."""
+    config = small_config(
+        calql_steps=0,
+        warmup_actions="random",
+        compose_base=False,
+        residual_dims=[1.0] * 6 + [0.0],
+        gripper="discrete",
+    )
+    algorithm = build(config)
+    algorithm.initialize()
+    replay = algorithm.learner_group._learner.replay
+    offline, online = (
+        {
+            name: ring.column(name, ring.start_rows())
+            for name in ("action", "base_action", "discrete_action", "reward")
+        }
+        for ring in (replay.offline, replay.online)
+    )
+    assert torch.equal(offline["action"], offline["base_action"])
+    assert offline["reward"].sum() == 1
+    command, label = offline["action"][:, 6], offline["discrete_action"]
+    for choice, sent in ((0, command < -0.5), (1, command.abs() < 0.5), (2, command > 0.5)):
+        assert (label[sent] == choice).all()
+    assert {0, 2} <= set(label.tolist())  # it opened and it closed
+    assert online["action"][:, :6].std(0).min() > 0.4  # uniform: 0.58
+    assert (online["action"][:, :6].sign() != online["base_action"][:, :6].sign()).any(0).all()
+    assert torch.equal(online["action"][:, 6], online["discrete_action"] - 1)
+
+
 def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
     config = small_config(
         calql_steps=0,
@@ -164,8 +194,9 @@ def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
     assert torch.equal(action[choice == 1, 6], base[choice == 1, 6])
     assert set(np.round(penalty.unique().tolist(), 3)) == {-0.5, 0.0}
     consecutive = ring._steps_left[rows][:-1] == ring._steps_left[rows][1:] + 1
+    clear = (action[1:, 6].abs() > 0.5) & (action[:-1, 6].abs() > 0.5) & consecutive
     toggled = action[1:, 6].sign() != action[:-1, 6].sign()
-    assert torch.equal(penalty[1:][consecutive] < 0, toggled[consecutive])
+    assert torch.equal(penalty[1:][clear] < 0, toggled[clear])
     result = algorithm.evaluate_residual([0])
     assert result[0]["length"] > 0
 

@@ -58,7 +58,6 @@ FIELDS = [field for field in config_fields().values() if len(choices(field)) > 1
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.key)
 def test_every_listed_value_is_accepted_and_another_is_not(field):
     needs = {
-        "algorithm.warmup_actions": ["--algorithm.offline_episodes=0"],
         "algorithm.task_embedding": ["--algorithm.text_encoder_path=x"],
         "algorithm.gripper": ["--algorithm.residual_dims=[]"],
         "policy.rtc": ["--policy.prefetch=true"],

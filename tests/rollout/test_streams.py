@@ -1,7 +1,9 @@
 """Open episodes step by step, on environments whose every number is known."""
 
+import copy
 import dataclasses
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from fragile import FragileEnv
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from toy import CountingEnv, CountingPolicy
 
 from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
 from pld_ray.rollout.env_group import InProcessEnvs
+from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.streams import Ended, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
@@ -44,10 +48,11 @@ def open_streams(makers, actor=None, base_only=False, seed=0, **params):
     return env, Streams(observation, space, params, actor or PlusHalf(), rng, base_only)
 
 
-def play(env, streams, steps, base_only=False, weights_updates=0):
+def play(env, streams, steps, base_only=False, weights_updates=0, random_actions=False):
     ended = Ended()
     taken = [
-        streams.step(lambda a: env.step(a), base_only, weights_updates, ended) for _ in range(steps)
+        streams.step(lambda a: env.step(a), base_only, weights_updates, ended, random_actions)
+        for _ in range(steps)
     ]
     return ended, taken
 
@@ -114,10 +119,10 @@ def test_environments_that_were_replaced_altogether_end_the_streams():
     assert streams.step(lambda action: None, False, 0, Ended()) is None
 
 
-@pytest.mark.parametrize("action", ["base", "random"])
-def test_the_policy_s_own_action_stays_in_the_observation(action):
+@pytest.mark.parametrize("random", [False, True])
+def test_the_policy_s_own_action_stays_in_the_observation(random):
     """What is executed is a copy: an environment may change its action in place."""
-    env, streams = open_streams([lambda: CountingEnv(3)], base_only=True, warmup_actions=action)
+    env, streams = open_streams([lambda: CountingEnv(3)], base_only=True)
 
     def step(actions):
         results = env.step(actions)
@@ -126,5 +131,143 @@ def test_the_policy_s_own_action_stays_in_the_observation(action):
 
     ended = Ended()
     for _ in range(3):
-        streams.step(step, True, 0, ended)
+        streams.step(step, True, 0, ended, random)
     assert (ended.columns[0]["base_action"] < 1).all()
+
+
+# --- discrete grippers ---------------------------------------------------------------------------
+
+GRIPPER = 2
+LENGTH = 7
+SEQUENCE = [CLOSE, HOLD, CLOSE, HOLD, OPEN, HOLD, OPEN]
+
+
+class GripperEnv(CountingEnv):
+    """Bounds of the gripper that may differ from +-1."""
+
+    def __init__(self, low=-1.0, high=1.0):
+        super().__init__(LENGTH)
+        self.action_space = gym.spaces.Box(
+            np.float32([-1, -1, low]), np.float32([1, 1, high]), dtype=np.float32
+        )
+
+
+class Commanding(CountingPolicy):
+    """The base policy commands the gripper by the observation's step; the rest is 0."""
+
+    n_action_steps = 1
+
+    def __init__(self, commands):
+        self.commands = np.float32(commands)
+
+    def infer(self, observations, tasks, env_ids, seeds=None):
+        steps = observations["observation.state"][:, 1].astype(int) % len(self.commands)
+        chunk = np.zeros((len(steps), 1, 3), dtype=np.float32)
+        chunk[:, 0, GRIPPER] = self.commands[steps]
+        return chunk
+
+
+class Choosing:
+    """The critic's part: chooses SEQUENCE, step by step, sent as `sent` says."""
+
+    residual_scale = BETA
+
+    def __init__(self, sent=(-1.0, 0.0, 1.0)):
+        self.sent = np.float32(sent)
+
+    def act(self, observation, noise=None, forced_choice=None):
+        steps = observation["observation.state"][:, 1].astype(int) % LENGTH
+        choice = np.array(SEQUENCE)[steps]
+        action = observation["base_action"].copy()
+        action[:, GRIPPER] = self.sent[choice]
+        return action, choice
+
+
+def gripper_streams(env, policy, actor=None, base_only=False, seed=0, **params):
+    vector = InfosPerEnv(BaseActionVectorEnv([env, copy.copy(env)], policy))
+    observation, _ = vector.reset(seed=0)
+    params = ResidualSACParams(
+        gripper="discrete", gripper_dims=[GRIPPER], grasp_penalty=0.25, use_probing=False, **params
+    )
+    space = vector.unwrapped.single_action_space
+    rng = np.random.default_rng(seed)
+    return vector, Streams(observation, space, params, actor or Choosing(), rng, base_only)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 0.5)])
+def test_a_demonstrated_grasp_is_labelled_by_what_was_sent(low, high):
+    """Without composition `hold` sends the middle: the base policy's own commands are labelled."""
+    middle, half = (low + high) / 2, (high - low) / 2
+    sent = middle + half * np.float32([1, 1, 0, -1, 0.4, -0.6, 0.6])
+    env, streams = gripper_streams(
+        GripperEnv(low, high), Commanding(sent), base_only=True, compose_base=False
+    )
+    ended, _ = play(env, streams, 2 * LENGTH + 1, base_only=True)
+    for columns in ended.columns:
+        np.testing.assert_allclose(columns["action"][:-1, GRIPPER], sent)
+        expected = [CLOSE, CLOSE, HOLD, OPEN, HOLD, OPEN, CLOSE]
+        assert columns["discrete_action"][:-1].tolist() == expected
+        # closed at step 0, opened at 3, closed at 6
+        assert columns["discrete_penalty"][:-1].tolist() == [-0.25, 0, 0, -0.25, 0, 0, -0.25]
+
+
+def test_under_composition_a_base_step_is_held():
+    """`hold` sends the base policy's command, whatever it is; the penalty sees the command."""
+    sent = [1, 1, -1, -1, 0.4, -1, 1]
+    env, streams = gripper_streams(GripperEnv(), Commanding(sent), base_only=True)
+    ended, _ = play(env, streams, LENGTH, base_only=True)
+    columns = ended.columns[0]
+    assert columns["discrete_action"][:-1].tolist() == [HOLD] * LENGTH
+    assert columns["discrete_penalty"][:-1].tolist() == [-0.25, 0, -0.25, 0, 0, 0, -0.25]
+
+
+def test_the_penalty_is_hil_serl_s():
+    """close, hold, close, hold, open, hold, open: it closes once and opens once."""
+    env, streams = gripper_streams(GripperEnv(), Commanding([0.0]), compose_base=False)
+    ended, _ = play(env, streams, 2 * (LENGTH + 1))
+    assert len(ended.columns) == 4
+    for columns in ended.columns:
+        assert columns["discrete_action"][:-1].tolist() == SEQUENCE
+        assert columns["discrete_penalty"][:-1].tolist() == [-0.25, 0, 0, 0, -0.25, 0, 0]
+
+
+def test_the_action_that_a_reset_ignores_is_no_command():
+    """In the reset step the observation is the last one's: its command would close the gripper."""
+    sent = [-1, 0, 0, 0, 0, 0, 0, 1]  # the last is the final observation's
+    env, streams = gripper_streams(
+        GripperEnv(), Commanding(sent), base_only=True, compose_base=False
+    )
+    ended, _ = play(env, streams, 2 * (LENGTH + 1), base_only=True)
+    assert len(ended.columns) == 4
+    for columns in ended.columns:
+        assert columns["base_action"][-1, GRIPPER] == 1
+        assert not columns["discrete_penalty"].any()
+
+
+@pytest.mark.parametrize("compose_base", [False, True])
+def test_random_warm_up_draws_the_grippers_choices(compose_base):
+    env, streams = gripper_streams(
+        GripperEnv(0.0, 0.5), Commanding([0.1]), base_only=True, compose_base=compose_base
+    )
+    ended, _ = play(env, streams, 10 * (LENGTH + 1), base_only=True, random_actions=True)
+    actions = np.concatenate([columns["action"][:-1] for columns in ended.columns])
+    labels = np.concatenate([columns["discrete_action"][:-1] for columns in ended.columns])
+    held = 0.1 if compose_base else 0.25
+    for label, command in ((OPEN, 0.0), (HOLD, held), (CLOSE, 0.5)):
+        np.testing.assert_allclose(actions[labels == label, GRIPPER], command)
+        assert 0.2 < (labels == label).mean() < 0.5
+    assert actions[:, :2].std(0).min() > 0.4  # uniform in [-1, 1]: 0.58
+
+
+def test_two_grippers_are_labelled_and_charged_each():
+    params = ResidualSACParams(gripper="discrete", gripper_dims=[2, 0], grasp_penalty=1.0,
+                               compose_base=False)  # fmt: skip
+    record = GripperRecord(params, np.float32([-1, -1, 0]), np.float32([1, 1, 2]), 2)
+    action = np.float32([[1, 0, 0], [-1, 0, 1]])  # (open, close) and (hold, open)
+    columns = record.columns(action, np.zeros_like(action), np.array([-1, -1]), np.ones(2, bool))
+    assert columns["discrete_action"].tolist() == [OPEN + 3 * CLOSE, HOLD + 3 * OPEN]
+    assert columns["discrete_penalty"].tolist() == [-1, 0]
+    action = np.float32([[-1, 0, 2], [0, 0, 2]])  # (close, open), which the critic calls 8
+    columns = record.columns(action, np.zeros_like(action), np.array([8, -1]), np.ones(2, bool))
+    assert columns["discrete_action"].tolist() == [8, CLOSE + 3 * HOLD]
+    assert columns["discrete_penalty"].tolist() == [-2, -1]
