@@ -21,7 +21,7 @@ NUM_INIT_STATES = 150
 
 
 class PointEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
-    """A point in the unit cube moves by 0.05 times the first three action components.
+    """A point in a cube moves by 0.05 times the first three action components.
 
     Observations: "observation.state" [8] (the position, then zeros) and
     "observation.environment_state" [24] (the goal minus the position, then zeros), float32. The
@@ -30,11 +30,14 @@ class PointEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     Args:
         episode_length: steps until truncation.
         step_s: seconds that a step sleeps.
+        side: of the cube in which start and goal are drawn, in (0, 1]; in a small one chance finds
+            the goal often enough to learn from.
     """
 
-    def __init__(self, episode_length: int = 50, step_s: float = 0.0) -> None:
+    def __init__(self, episode_length: int = 50, step_s: float = 0.0, side: float = 1.0) -> None:
         self.episode_length = episode_length
         self.step_s = step_s
+        self.side = side
         self.observation_space = gym.spaces.Dict(
             {
                 STATE: gym.spaces.Box(-np.inf, np.inf, (STATE_DIM,), np.float32),
@@ -61,7 +64,7 @@ class PointEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         self._init_state_id = int((options or {}).get("init_state_id", -1))
         stored = self._init_state_id >= 0
         rng = np.random.default_rng(self._init_state_id) if stored else self.np_random
-        self._position, self._goal = rng.uniform(size=3), rng.uniform(size=3)
+        self._position, self._goal = self.side * rng.uniform(size=(2, 3))
         self._steps = 0
         return self._observation(), self._info(False)
 

@@ -11,6 +11,7 @@ import ray
 
 from pld_ray.build import build_algorithm, check_environment
 from pld_ray.cluster import check_cluster, start_ray
+from pld_ray.config import ConfigError
 from pld_ray.evaluation_rows import episode_results, success_rate
 from pld_ray.run_dir import run_of_checkpoint
 from pld_ray.tracking.eval_info import write_eval_info
@@ -18,27 +19,33 @@ from pld_ray.tracking.eval_info import write_eval_info
 
 def evaluate_checkpoint(
     checkpoint: str,
-    n_episodes: int,
+    n_episodes: int | None = None,
     output_dir: str | None = None,
     videos: Sequence[int] = (),
     parity: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate on the first `n_episodes` held init states and write `eval_info.json`.
+    """Evaluate on the first `n_episodes` of the run's held init states; write `eval_info.json`.
 
     Args:
         checkpoint: a folder below a run's `checkpoints/`.
-        n_episodes: episodes, one per init state.
+        n_episodes: episodes, one per init state; None is all that the run held back.
         output_dir: where to write; None is `eval/<checkpoint name>` in the run's folder.
         videos: init states to film, base beside base + residual, as `videos/init_state_<id>.mp4`.
         parity: also play base + residual at beta 0, which must repeat the base policy's episodes.
 
     Raises:
-        ConfigError: the folder is no checkpoint, or there are fewer stored init states.
+        ConfigError: the folder is no checkpoint, or the run held fewer init states back.
     """
     run = run_of_checkpoint(checkpoint)
     config = run.load_config()
-    config.evaluation.held_states = n_episodes
-    config.evaluation.validation_states = 0
+    held = config.evaluation.held_states
+    n_episodes = held if n_episodes is None else n_episodes
+    if n_episodes > held:
+        raise ConfigError(
+            f"--n_episodes={n_episodes}: this run held {held} init states back, and the next "
+            f"{config.evaluation.validation_states} chose its checkpoint: give {held} at most "
+            "(evaluation.held_states of a run says how many are held)"
+        )
     check_environment(config)
     own_ray = start_ray(config)
     algorithm = None
@@ -76,6 +83,7 @@ def evaluate_checkpoint(
         extra=extra,
     )
     return {
+        "n_episodes": n_episodes,
         "parity": equal,
         "videos": list(filmed.values()),
         "path": str(path),

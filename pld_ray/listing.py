@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import yaml
 from pld_ray.config import ConfigError
 from pld_ray.run_state import RECENT_S, read_json, read_metrics, run_state
 
-CONFIG_FILE, SWEEP_FILE = "config.yaml", "sweep.json"
+CONFIG_FILE, SWEEP_FILE, TRIAL_FILE = "config.yaml", "sweep.json", "trial.json"
 SKIPPED = {"checkpoints", "mlartifacts", "mlruns", "cache", "tune", "videos", "report"}
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -34,13 +35,17 @@ class Listed:
     reason: str = ""
     """Why it failed, in a sentence."""
     task: str = ""
+    point: str = ""
+    """What a trial tries, its seed apart, such as `utd=2, gamma=0.97`."""
     seed: int | None = None
     base_success: float | None = None
+    """Of the base policy, on the held states."""
     success: float | None = None
-    """On the held states, else the newest evaluation while training."""
+    """On the held states, once at the end; before that the newest validation."""
     held: bool = False
     """Whether `success` is of the held states."""
     best_validation_success: float | None = None
+    """The highest of the evaluations while training, which chose the checkpoint."""
     env_steps: int = 0
     total_steps: int | None = None
     updated_s: float = 0.0
@@ -120,6 +125,7 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
         state=state,
         reason=reason,
         task=str(env.get("task", "")) if isinstance(env, dict) else "",
+        point=short_point(str(read_json(folder / TRIAL_FILE).get("point", ""))),
         seed=config.get("seed"),
         base_success=summary.get("base_success", metrics.base),
         success=held if held is not None else metrics.success,
@@ -138,8 +144,13 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
     )
 
 
+def short_point(point: str) -> str:
+    """A point without the groups of its keys: `algorithm.utd=2` is `utd=2`."""
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w+[=,])", "", point)
+
+
 def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
-    """A sweep's folder, with the figures of its best trial, and its trials."""
+    """A sweep, with the figures of the trial that is best in validation, and its trials."""
     record = read_json(folder / SWEEP_FILE)
     trials = [read_run(path, f"{name}/{path.name}", "trial") for path in trial_folders(folder)]
     signs = [trial.updated_s for trial in trials] + [(folder / SWEEP_FILE).stat().st_mtime]
@@ -150,9 +161,9 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
     for trial in trials:
         if trial.state == "interrupted" and state in ("finished", "running"):
             trial.state = "stopped early"  # nothing but the sweep's scheduler ends a trial so
-    known = [trial for trial in trials if trial.success is not None]
-    best = max(known, key=lambda t: (t.held, t.success or 0.0), default=None)
-    validation = [t.best_validation_success for t in trials]
+    known = [trial for trial in trials if trial.best_validation_success is not None]
+    # as in summary.json: the held states are for saying how good it is, not for choosing
+    best = max(known, key=lambda t: t.best_validation_success or 0.0, default=None)
     tasks = {trial.task for trial in trials}
     sweep = Listed(
         kind="sweep",
@@ -163,7 +174,7 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
         base_success=best.base_success if best else None,
         success=best.success if best else None,
         held=best is not None and best.held,
-        best_validation_success=max((v for v in validation if v is not None), default=None),
+        best_validation_success=best.best_validation_success if best else None,
         env_steps=sum(trial.env_steps for trial in trials),
         updated_s=max(signs),
         trials=_count_states(trials, int(record.get("num_trials") or 0)),

@@ -65,11 +65,20 @@ def test_a_run_leaves_everything_it_promises(finished):
 
 def test_eval_of_a_checkpoint_agrees_with_the_run(finished, capsys):
     checkpoint = finished / "checkpoints" / "best"
-    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=3"]) == 0
+    assert main(["eval", f"--checkpoint={checkpoint}"]) == 0
+    assert "on 3 held init states" in capsys.readouterr().out
     ours = json.loads((finished / "eval" / "best" / "eval_info.json").read_text())
     run = json.loads((finished / "eval_info.json").read_text())
     for key in ("success", "sum_reward", "length", "init_state_id"):
         assert [e[key] for e in ours["episodes"]] == [e[key] for e in run["episodes"]]
+
+
+def test_eval_never_plays_the_states_that_chose_the_checkpoint(finished, capsys):
+    checkpoint = finished / "checkpoints" / "best"
+    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=4"]) == 2
+    error = capsys.readouterr().err
+    assert "--n_episodes=4: this run held 3 init states back" in error
+    assert "the next 2 chose its checkpoint: give 3 at most" in error
 
 
 def test_an_existing_run_is_not_overwritten(finished, capsys):

@@ -7,7 +7,8 @@ from pld_ray.arguments import pop_flag, pop_value
 USAGE = """usage: pld-ray eval --checkpoint=DIR [options]
 
   --checkpoint=DIR      a folder below RUN_DIR/checkpoints
-  --n_episodes=100      held init states
+  --n_episodes=N        of the run's held init states; all of them by default, and never those that
+                        chose the checkpoint
   --output_dir=DIR      where eval_info.json goes; the checkpoint's folder by default
   --videos=0,7,12       films of these init states, base and residual side by side
   --parity              check that beta = 0 repeats the base policy's episodes
@@ -19,7 +20,7 @@ def run(args: list[str]) -> int:
     from pld_ray.config import ConfigError
 
     checkpoint = pop_value(args, "checkpoint")
-    n_episodes = pop_value(args, "n_episodes") or "100"
+    n_episodes = pop_value(args, "n_episodes")
     output_dir = pop_value(args, "output_dir")
     videos = pop_value(args, "videos") or ""
     parity = pop_flag(args, "parity")
@@ -29,7 +30,7 @@ def run(args: list[str]) -> int:
             "[--videos=ID,ID,...] [--parity]"
             + (f"; {' '.join(args)} is none of these" if args else "")
         )
-    if not n_episodes.isdigit() or int(n_episodes) < 1:
+    if n_episodes is not None and (not n_episodes.isdigit() or int(n_episodes) < 1):
         raise ConfigError(f"--n_episodes={n_episodes}: must be a whole number >= 1")
     if not all(part.strip().isdigit() for part in videos.split(",") if videos):
         raise ConfigError(f"--videos={videos}: must be init states, such as --videos=0,7,12")
@@ -37,10 +38,11 @@ def run(args: list[str]) -> int:
 
     from pld_ray.evaluate import evaluate_checkpoint
 
-    info = evaluate_checkpoint(checkpoint, int(n_episodes), output_dir, films, parity)
+    episodes = None if n_episodes is None else int(n_episodes)
+    info = evaluate_checkpoint(checkpoint, episodes, output_dir, films, parity)
     print(
         f"base {info['base_success']:.0%}, base + residual {info['residual_success']:.0%} on "
-        f"{n_episodes} init states"
+        f"{info['n_episodes']} held init states"
     )
     if parity:
         print(f"beta 0 repeats the base policy's episodes: {'yes' if info['parity'] else 'NO'}")

@@ -20,7 +20,7 @@ USAGE = """usage: pld-ray ls [FOLDER] [--sort=name|success|steps|time] [--trials
 FOLDER is `outputs` by default; a sweep's folder lists its trials.
 
   --sort=KEY    name; success, steps or time: the highest or newest first
-  --trials      the trials of every sweep too
+  --trials      the trials of every sweep too, with what each tries
   --json        a list of objects, rates in [0, 1]
 """
 
@@ -39,7 +39,11 @@ STYLES = {
     "never started": "bright_black",
 }
 DASH = "-"
-COLUMNS = ("run", "state", "base", "success", "best", "steps", "seed", "age")
+COLUMNS = ("run", "state", "base", "held", "validation", "steps", "seed", "age")
+LEGEND = (
+    "base, held: success on the held states, base policy and the run's best at its end; "
+    "validation: the best while training, which chooses the checkpoint"
+)
 
 
 def run(args: list[str]) -> int:
@@ -112,17 +116,17 @@ def print_table(rows: list[Listed], console: Console) -> None:
                 print_line(cells(row), STYLES.get(row.state, ""))
     if len(tasks) == 1:
         console.print(f"task: {tasks[0] or 'unknown'}", soft_wrap=True)
-    if any(row.success is not None and not row.held for row in rows):
-        console.print("* newest validation; the held states are evaluated at the end of a run")
+    if any(row.best_validation_success is not None for row in rows):
+        console.print(Text(LEGEND, "dim"))
 
 
 def cells(row: Listed) -> tuple[str, ...]:
     """A row of the table, as `COLUMNS`."""
     return (
-        row.name,
+        f"{row.name} {row.point}".rstrip(),
         state_words(row),
         rate(row.base_success),
-        rate(row.success) + (" " if row.held or row.success is None else "*"),
+        rate(row.success if row.held else None),
         rate(row.best_validation_success),
         steps(row),
         DASH if row.seed is None else str(row.seed),

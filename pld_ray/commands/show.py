@@ -61,7 +61,7 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
         sweep, trials = read_sweep(folder, folder.resolve().name)
         return {
             **sweep.as_json(),
-            "trial_states": {pathlib.Path(t.path).name: t.state for t in trials},
+            "trial_rows": {pathlib.Path(t.path).name: t.as_json() for t in trials},
             "mlflow": mlflow_record(folder),
             "next": next_commands(folder, sweep.state, [], is_sweep=True),
         }
@@ -151,7 +151,7 @@ def print_details(shown: dict[str, Any]) -> None:
     """Sections of `name  value` lines."""
     from rich.text import Text
 
-    from pld_ray.commands.ls import STYLES, plain_console, rate, short
+    from pld_ray.commands.ls import LEGEND, STYLES, plain_console, short
 
     console = plain_console()
 
@@ -170,19 +170,27 @@ def print_details(shown: dict[str, Any]) -> None:
     if shown["reason"]:
         console.print(f"  {shown['reason']}", soft_wrap=True)
     total = f" of {shown['total_steps']:,}" if shown["total_steps"] else ""
-    on = "held states" if shown["held"] else "newest validation"
     facts = {
         "folder": shown["path"],
         "task": shown["task"] or "-",
         "seed": "-" if shown["seed"] is None else str(shown["seed"]),
         "steps": f"{shown['env_steps']:,}{total}",
-        "success": f"{rate(shown['base_success'])} -> {rate(shown['success'])} ({on})",
-        "best": f"{rate(shown['best_validation_success'])} (validation)",
+        "held states": held_words(shown),
+        "validation": validation_words(shown),
     }
+    if shown["point"]:
+        facts["tries"] = shown["point"]
+    trials = shown.get("trial_rows", {})
     if shown["kind"] == "sweep":
-        del facts["seed"]
+        del facts["seed"], facts["held states"], facts["validation"]
         facts["trials"] = ", ".join(f"{n} {name}" for name, n in shown["trials"].items()) or "none"
-        facts["best trial"] = shown["best_trial"] or "-"
+        best = trials.get(shown["best_trial"])
+        if best is not None:
+            facts["best trial"] = f"{shown['best_trial']}: {best['point']}, seed {best['seed']}"
+            facts["its held states"], facts["its validation"] = (
+                held_words(best),
+                validation_words(best),
+            )
     section("run" if shown["kind"] != "sweep" else "sweep", facts)
     section(
         "settings that differ from the defaults",
@@ -195,9 +203,56 @@ def print_details(shown: dict[str, Any]) -> None:
     section(
         "checkpoints", {k: f"{short(v)} steps" for k, v in shown.get("checkpoints", {}).items()}
     )
-    section("trials", shown.get("trial_states", {}))
+    section("trials", trial_table(trials))
+    if trials:
+        console.print(f"  ({LEGEND})", soft_wrap=True)
     section("MLflow", shown["mlflow"] or {"": "not tracked"})
     section("next", shown["next"])
+
+
+def held_words(shown: dict[str, Any]) -> str:
+    """Success on the held states, which neither training nor the choice of a checkpoint saw."""
+    from pld_ray.commands.ls import rate
+
+    held = rate(shown["success"]) if shown["held"] else "at the end of the run"
+    return f"base {rate(shown['base_success'])} -> base + residual {held}"
+
+
+def validation_words(shown: dict[str, Any]) -> str:
+    """Success while training, by which the checkpoint `best` is chosen."""
+    from pld_ray.commands.ls import rate
+
+    newest = "" if shown["held"] else f", newest {rate(shown['success'])}"
+    return f"best {rate(shown['best_validation_success'])}{newest}, while training"
+
+
+def trial_table(trials: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Name of the trial -> its line, below a heading; empty without trials."""
+    from pld_ray.commands.ls import rate
+
+    if not trials:
+        return {}
+    lines = {
+        "": ("state", "point", "seed", "base", "held", "validation"),
+        **{
+            name: (
+                trial["state"],
+                trial["point"] or "-",
+                "-" if trial["seed"] is None else str(trial["seed"]),
+                rate(trial["base_success"]),
+                rate(trial["success"] if trial["held"] else None),
+                rate(trial["best_validation_success"]),
+            )
+            for name, trial in trials.items()
+        },
+    }
+    widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]
+    return {
+        name: "  ".join(
+            f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for name, line in lines.items()
+    }
 
 
 def figure(value: float) -> str:

@@ -1,4 +1,4 @@
-"""MLflow's model registry: the best policy of a run with its signature, and a loader that acts."""
+"""MLflow's model registry: base + residual of a run as one model, and a loader that acts."""
 
 from pld_ray.registry.register import RegisteredPolicy, load_policy, register_policy
 

@@ -1,8 +1,9 @@
-"""A trained policy as a folder of its own: JSON and safetensors, no environment, no replay.
+"""Base + residual as a folder of its own: JSON and safetensors, no environment, no replay.
 
 The folder holds `policy.json` and `policy.safetensors` (the networks that act and what they are
-normalised with), `policy_config.json` (spaces and network settings), `config.yaml` (the run's), and
-the vision encoder's weights where there is one.
+normalised with), `policy_config.json` (spaces, instruction, how to load both parts),
+`base_policy/` (its LeRobot files), `config.yaml` (the run's), and, where they are used,
+`tokenizer/` and the vision encoder's weights.
 """
 
 from __future__ import annotations
@@ -19,23 +20,28 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
     from pld_ray.algorithm.module import ResidualModule
-    from pld_ray.config import TrainConfig
+    from pld_ray.base_policy import BasePolicy
+    from pld_ray.config import PolicyConfig, TrainConfig
 
+FORMAT_VERSION = 2
 SETTINGS = "policy_config.json"
 STATE = "policy"
-ENCODER = "vision_encoder"
+BASE_POLICY, TOKENIZER, ENCODER = "base_policy", "tokenizer", "vision_encoder"
+TOKENIZER_FILES = (".json", ".model", ".txt")
+"""Of a tokeniser's folder, which may hold the weights of a whole model besides."""
 
 
 def export_policy(
     checkpoint: pathlib.Path, config: TrainConfig, folder: pathlib.Path
 ) -> dict[str, Any]:
-    """Write the policy of a checkpoint into `folder`.
+    """Write base + residual of a checkpoint into `folder`.
 
     Returns:
         The content of `policy_config.json`.
 
     Raises:
         StateFileError: the checkpoint is incomplete.
+        FileNotFoundError: the base policy is gone.
     """
     from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
@@ -47,7 +53,6 @@ def export_policy(
     left_out = non_inference(config.algorithm)
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
     model_config = dict(algorithm_config(config).get_default_rl_module_spec().model_config)
-    observations, actions = policy_spaces(config)
     folder.mkdir(parents=True, exist_ok=True)
     params = dict(model_config["params"])
     weights = params.get("vision_encoder_weights")
@@ -56,88 +61,145 @@ def export_policy(
         shutil.copy(weights, folder / name)
         params["vision_encoder_weights"] = name
     settings = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
+        **describe_environment(config),
+        "base_policy": export_base_policy(config.policy, folder),
         "model_config": {**model_config, "params": params},
-        "observations": {k: describe_space(s) for k, s in observations.spaces.items()},
-        "actions": describe_space(actions),
     }
     save_tree(folder / STATE, acting)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1))
     return settings
 
 
-def policy_spaces(config: TrainConfig) -> tuple[gym.spaces.Dict, gym.spaces.Box]:
-    """What the networks see, `base_action` included, and the action space.
-
-    The environment is opened, and the base policy only if the networks see its features.
-    """
-    from pld_ray.build import policy_loader
-    from pld_ray.rollout.factory import env_maker, make_base_policy
-    from pld_ray.rollout.vector_env import with_base_policy
+def describe_environment(config: TrainConfig) -> dict[str, Any]:
+    """The spaces of a run's environment and its instruction in words; it is opened for that."""
+    from pld_ray.rollout.factory import env_maker
 
     env: Any = env_maker(config.env.settings())()
     try:
-        settings: dict[str, Any] = {"type": "none"}
-        if config.policy.features != "none":
-            settings = {"type": config.policy.type, "path": config.policy.path}
-            settings |= policy_loader(config.policy)
-        policy = make_base_policy(settings, env.action_space)
-        spaces = with_base_policy(policy, env.observation_space, env.action_space)
-        return spaces, env.action_space
+        _, info = env.reset(seed=0)
+        return {
+            "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
+            "actions": describe_space(env.action_space),
+            "task": str(info.get("task", "")),
+        }
     finally:
         env.close()
 
 
-def load_policy_module(folder: pathlib.Path) -> ResidualModule:
+def export_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, Any]:
+    """Copy the base policy's files into `folder`.
+
+    Returns:
+        How to load it from there: `type`, `path` (in `folder`, or a name on the hub, which stays
+        one), `fingerprint` of its files, `prefetch`, and what else `load_base_policy` takes.
+    """
+    from pld_ray.base_policy.checkpoint import open_checkpoint
+    from pld_ray.build import policy_loader
+
+    if policy.type == "none":
+        return {"type": "none"}
+    source = open_checkpoint(policy.path)
+    loader = policy_loader(policy)
+    if not source.from_hub:
+        (folder / BASE_POLICY).mkdir()
+        for file in source.files:
+            shutil.copy(file, folder / BASE_POLICY)
+    if policy.tokenizer_path is not None:
+        (folder / TOKENIZER).mkdir()
+        for file in pathlib.Path(policy.tokenizer_path).expanduser().iterdir():
+            if file.is_file() and file.suffix in TOKENIZER_FILES:
+                shutil.copy(file, folder / TOKENIZER)
+        loader["tokenizer_path"] = TOKENIZER
+    return {
+        "type": policy.type,
+        "path": policy.path if source.from_hub else BASE_POLICY,
+        "fingerprint": source.fingerprint(),
+        "prefetch": policy.prefetch,
+        "loader": loader,
+    }
+
+
+def read_settings(folder: pathlib.Path) -> dict[str, Any]:
+    """`policy_config.json` of a folder.
+
+    Raises:
+        ConfigError: the folder holds no policy, or one of another format.
+    """
+    from pld_ray.config import ConfigError
+
+    try:
+        settings = json.loads((folder / SETTINGS).read_text())
+        version = settings["format_version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"{folder / SETTINGS} is missing or damaged: register the policy again (pld-ray "
+            "register)"
+        ) from None
+    if version != FORMAT_VERSION:
+        raise ConfigError(
+            f"{folder / SETTINGS}: format_version is {version!r}, and this pld-ray reads "
+            f"{FORMAT_VERSION}: register the policy again (pld-ray register)"
+        )
+    return settings
+
+
+def load_exported_base_policy(folder: pathlib.Path, settings: Mapping[str, Any]) -> BasePolicy:
+    """The base policy that `export_base_policy` described.
+
+    Raises:
+        ConfigError: it is not the one that the residual was trained on.
+        FileNotFoundError: a file is missing, or the hub's name cannot be had.
+    """
+    from pld_ray.base_policy.checkpoint import open_checkpoint
+    from pld_ray.config import ConfigError
+    from pld_ray.rollout.factory import make_base_policy
+
+    base = settings["base_policy"]
+    actions = make_space(settings["actions"])
+    if base["type"] == "none":
+        return make_base_policy({"type": "none"}, actions)
+    path = str(folder / BASE_POLICY) if base["path"] == BASE_POLICY else base["path"]
+    loader = dict(base["loader"])
+    if "tokenizer_path" in loader:
+        loader["tokenizer_path"] = str(folder / TOKENIZER)
+    if open_checkpoint(path).fingerprint() != base["fingerprint"]:
+        raise ConfigError(
+            f"the base policy {path} is not the one that this residual was trained on: its files "
+            "have changed since it was registered"
+        )
+    return make_base_policy({"type": base["type"], "path": path, **loader}, actions)
+
+
+def load_policy_module(
+    folder: pathlib.Path, settings: Mapping[str, Any], spaces: gym.spaces.Dict
+) -> ResidualModule:
     """The networks that `export_policy` wrote, ready to act.
+
+    Args:
+        spaces: what they see, the base policy's part included.
 
     Raises:
         StateFileError: a file is missing or damaged.
     """
-    import gymnasium as gym
     import torch
 
     from pld_ray.algorithm.module import ResidualModule
     from pld_ray.algorithm.state_file import load_tree
 
-    settings = json.loads((folder / SETTINGS).read_text())
-    model_config = settings["model_config"]
-    weights = model_config["params"].get("vision_encoder_weights")
+    params = dict(settings["model_config"]["params"])
+    weights = params.get("vision_encoder_weights")
     if weights and (folder / weights).is_file():
-        model_config["params"]["vision_encoder_weights"] = str(folder / weights)
-    spaces: dict[str, gym.Space] = {
-        key: make_space(space) for key, space in settings["observations"].items()
-    }
+        params["vision_encoder_weights"] = str(folder / weights)
     module = ResidualModule(
-        observation_space=gym.spaces.Dict(spaces),
+        observation_space=spaces,
         action_space=make_space(settings["actions"]),
         inference_only=True,
-        model_config=model_config,
+        model_config={**settings["model_config"], "params": params},
     )
     state = {k: torch.as_tensor(v) for k, v in load_tree(folder / STATE).items()}
     module.load_state_dict(state)
     return module.eval()
-
-
-def compute_actions(module: ResidualModule, observations: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Composed and clipped actions [B, A] float32 of base + residual, without noise.
-
-    Args:
-        module: of `load_policy_module`.
-        observations: column -> [B, ...], `base_action` among them.
-
-    Raises:
-        ValueError: a column is missing.
-    """
-    import torch
-    from ray.rllib.core.columns import Columns
-
-    needed = module.input_columns
-    missing = [key for key in needed if key not in observations]
-    if missing:
-        raise ValueError(f"the policy needs {', '.join(needed)}; missing: {', '.join(missing)}")
-    batch = {key: torch.as_tensor(np.asarray(observations[key])) for key in needed}
-    return module.forward_inference({Columns.OBS: batch})[Columns.ACTIONS].numpy()
 
 
 def describe_space(space: Any) -> dict[str, Any]:

@@ -12,20 +12,21 @@ import warnings
 import mlflow.models
 import mlflow.pyfunc
 
-from pld_ray.registry.policy_files import compute_actions, load_policy_module
+from pld_ray.registry.acting import load_folder
 
 with warnings.catch_warnings(record=True):  # MLflow wants type hints, which name no tensors
 
     class PolicyModel(mlflow.pyfunc.PythonModel):
-        """Observations with `base_action` -> composed and clipped actions [B, A]."""
+        """The environment's observations -> actions [N, A] of base + residual, step by step."""
 
         def load_context(self, context):  # type: ignore[no-untyped-def]
-            """Read the networks; MLflow calls it once."""
-            self.module = load_policy_module(pathlib.Path(context.artifacts["policy"]))
+            """Read base policy and networks; MLflow calls it once."""
+            self.policy = load_folder(pathlib.Path(context.artifacts["policy"]))
 
         def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
-            """Actions [B, A] of a mapping of columns [B, ...]."""
-            return compute_actions(self.module, model_input)
+            """`ActingPolicy.predict`, with `episode_start` and `tasks` in `params`."""
+            given = {name: value for name, value in (params or {}).items() if len(value)}
+            return self.policy.predict(model_input, **given)
 
 
 mlflow.models.set_model(PolicyModel())

@@ -21,9 +21,13 @@ from pld_ray.tracking.tags import version
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
+    from pld_ray.registry.acting import ActingPolicy
+
 ALIAS = "best"
 MODEL_NAME = "policy"
 """Of the logged model on the run's page."""
+POLICY_FOLDER = "artifacts/policy"
+"""What `export_policy` wrote, in an MLflow model."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def save_model(
     """Write the MLflow model of an exported policy to `path`: code, signature, example, files."""
     import mlflow.pyfunc
     from mlflow.models import Model, ModelSignature
-    from mlflow.types import Schema, TensorSpec
+    from mlflow.types import DataType, ParamSchema, ParamSpec, Schema, TensorSpec
 
     def tensor(key: str, space: Mapping[str, Any]) -> TensorSpec:
         return TensorSpec(np.dtype(space["dtype"]), (-1, *space["shape"]), key)
@@ -157,6 +161,12 @@ def save_model(
         signature=ModelSignature(
             inputs=Schema([tensor(key, space) for key, space in observations.items()]),
             outputs=Schema([tensor("action", settings["actions"])]),
+            params=ParamSchema(
+                [
+                    ParamSpec("episode_start", DataType.boolean, [], (-1,)),
+                    ParamSpec("tasks", DataType.string, [], (-1,)),
+                ]
+            ),
         ),
         input_example=example,
         pip_requirements=[f"pld-ray=={version()}" if version() else "pld-ray"],
@@ -164,36 +174,20 @@ def save_model(
     )
 
 
-class LoadedPolicy:
-    """A policy from the registry."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self.inputs: dict[str, tuple[int, ...]] = {
-            spec.name: tuple(spec.shape) for spec in model.metadata.signature.inputs.inputs
-        }
-        """Column -> shape, -1 for the batch."""
-
-    def predict(self, observations: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Composed and clipped actions [B, A] float32, without noise.
-
-        Args:
-            observations: column -> [B, ...], with the base policy's `base_action` [B, A].
-        """
-        return self._model.predict({key: observations[key] for key in self.inputs})
-
-
-def load_policy(model_uri: str, tracking_uri: str) -> LoadedPolicy:
-    """A policy ready to act; no global MLflow state is read or changed.
+def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
+    """A policy ready to act; no global MLflow state is read or changed, and no code of the model
+    is run: its JSON and safetensors are read by this pld-ray.
 
     Args:
         model_uri: `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
         tracking_uri: of the store that it was registered in.
 
     Raises:
-        ConfigError: the URI has another form, names no model, or the store does not answer.
+        ConfigError: the URI has another form, names no model of pld-ray, or the store does not
+            answer.
     """
     from pld_ray.config import ConfigError
+    from pld_ray.registry.acting import load_folder
 
     match = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", model_uri)
     if match is None:
@@ -205,11 +199,10 @@ def load_policy(model_uri: str, tracking_uri: str) -> LoadedPolicy:
                 number = client.get_model_version_by_alias(name, alias).version
             source = client.get_model_version_download_uri(name, number)
             import mlflow.artifacts
-            import mlflow.pyfunc
 
             local = mlflow.artifacts.download_artifacts(
                 artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri
             )
-            return LoadedPolicy(mlflow.pyfunc.load_model(local))
+            return load_folder(pathlib.Path(local) / POLICY_FOLDER)
     except ConnectionError as error:
         raise ConfigError(f"{model_uri} cannot be loaded: {error}") from error

@@ -56,10 +56,8 @@ class BaseActionVectorEnv(VectorEnv):
         observations, actions = check_policy_matches(
             base_policy, self.group.observation_space, self.group.action_space
         )
-        self.single_action_space = actions
+        self.single_action_space = self._actions = actions
         self.single_observation_space = with_base_policy(base_policy, observations, actions)
-        self._has_features = bool(getattr(base_policy, "feature_dim", 0))
-        self._low, self._high = actions.low, actions.high
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.base_policy = base_policy
@@ -157,9 +155,7 @@ class BaseActionVectorEnv(VectorEnv):
         names = self.group.observation_space.spaces
         batch = {key: np.stack([o.observation[key] for o in outcomes]) for key in names}
         self._last = [{key: batch[key][i] for key in names} for i in range(self.num_envs)]
-        batch[BASE_ACTION] = np.clip(self.chunks.act(batch, self._tasks), self._low, self._high)
-        if self._has_features:
-            batch[POLICY_FEATURES] = self.chunks.features.copy()
+        add_base_policy(batch, self.chunks, self._tasks, self._actions)
         return batch
 
     def _info_dict(self, per_env: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -179,6 +175,15 @@ class InfosPerEnv(VectorWrapper):
 
     def step(self, actions: Any) -> Any:
         return self.env.step_all(actions)
+
+
+def add_base_policy(
+    batch: Observation, chunks: ChunkCache, tasks: Sequence[str], actions: gym.spaces.Box
+) -> None:
+    """Put what the base policy adds into the observations of all its environments."""
+    batch[BASE_ACTION] = np.clip(chunks.act(batch, tasks), actions.low, actions.high)
+    if chunks.features.shape[1]:
+        batch[POLICY_FEATURES] = chunks.features.copy()
 
 
 def with_base_policy(

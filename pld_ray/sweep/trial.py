@@ -13,6 +13,7 @@ from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
 from pld_ray.build import build_algorithm
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
 from pld_ray.config_file import decode
+from pld_ray.listing import TRIAL_FILE
 from pld_ray.open_tracker import open_tracker
 from pld_ray.run_dir import RunDir, checkpoint_steps
 from pld_ray.sweep.config import Sweep, SweepConfig, label
@@ -65,6 +66,7 @@ class SweepTrial(tune.Trainable):
             return
         known = (self._run.path / "config.yaml").is_file()
         self._run.path.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(self._run.path / TRIAL_FILE, {"point": label(point)})
         self._logger = setup_logging(self._run.path)
         try:
             self._start(point, known, sweep, plan.config.name)

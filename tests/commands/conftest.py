@@ -13,13 +13,25 @@ TASK = "pick_up_the_can_and_place_it_in_the_bin"
 def make_run():
     """Writes the folder of a run as `pld-ray train` leaves it."""
 
-    def make(folder, *, seed=0, evaluations=(), held=None, failed="", interrupted=False, **changes):
+    def make(
+        folder,
+        *,
+        seed=0,
+        evaluations=(),
+        held=None,
+        failed="",
+        interrupted=False,
+        point="",
+        **changes,
+    ):
         folder.mkdir(parents=True)
         config = TrainConfig(seed=seed, output_dir=str(folder))
         config.algorithm.utd = changes.pop("utd", config.algorithm.utd)
         for name, value in changes.items():
             setattr(config, name, value)
         (folder / "config.yaml").write_text(dump_config(config))
+        if point:
+            (folder / "trial.json").write_text(json.dumps({"point": point}))
         rows = [{"env_steps": 0, "eval/base_success": 0.56, "eval/n_episodes": 100}]
         for step, success in evaluations:
             rows.append({"env_steps": step, "updates": step, "learner/q_mean": 0.5})

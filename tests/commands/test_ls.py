@@ -22,7 +22,14 @@ def outputs(tmp_path, make_run):
     make_run(root / "deep" / "never", seed=3)
     for number, end in enumerate((3, 1)):
         folder = root / "sweep" / "trials" / f"t000{number}"
-        make_run(folder, evaluations=curve[:end], held=0.95 if end == 3 else None)
+        held = 0.95 if end == 3 else None
+        make_run(
+            folder,
+            seed=number,
+            evaluations=curve[:end],
+            held=held,
+            point=f"algorithm.gamma=0.9{number}, algorithm.a, algorithm.b=[1, 2]",
+        )
     state = {"format_version": 1, "name": "s", "state": "finished", "num_trials": 3}
     (root / "sweep" / "sweep.json").write_text(json.dumps(state))
     return root
@@ -56,6 +63,7 @@ def test_a_sweep_counts_its_trials_and_names_the_best(outputs):
     (sweep,) = [row for row in list_folder(outputs) if row.kind == "sweep"]
     assert sweep.trials == {"finished": 1, "stopped early": 1, "never started": 1}
     assert (sweep.best_trial, sweep.success) == ("t0000", 0.95)
+    assert sweep.best_validation_success == 0.9
     inside = states(outputs / "sweep")
     assert inside == {
         "sweep": "finished",
@@ -63,6 +71,15 @@ def test_a_sweep_counts_its_trials_and_names_the_best(outputs):
         "sweep/t0001": "stopped early",
     }
     assert "sweep/t0001" in states(outputs, trials=True)
+
+
+def test_the_best_trial_is_chosen_in_validation_and_not_on_the_held_states(tmp_path, make_run):
+    trials = tmp_path / "sweep" / "trials"
+    make_run(trials / "t0000", evaluations=[(1000, 0.7)], held=0.9)
+    make_run(trials / "t0001", evaluations=[(1000, 0.8)], held=0.6)
+    (tmp_path / "sweep" / "sweep.json").write_text('{"state": "finished", "num_trials": 2}')
+    (sweep,) = list_folder(tmp_path)
+    assert (sweep.best_trial, sweep.success) == ("t0001", 0.6)
 
 
 def test_a_run_whose_lock_is_held_is_running(outputs):
@@ -160,11 +177,22 @@ def test_a_pipe_gets_plain_text_within_80_columns(outputs, make_run):
     make_run(outputs / ("a_very_long_name_of_a_run_" * 3), seed=4)
     out = ls(str(outputs)).stdout
     assert "\x1b" not in out
-    *table, task, note = out.splitlines()
+    *table, task = out.split("base, held:")[0].splitlines()
     assert max(len(line) for line in table) <= 80
     assert "finished 2/3" in out
     assert task == "task: pick_up_the_can_and_place_it_in_the_bin"
-    assert note.startswith("* newest validation")
+
+
+def test_trials_are_listed_with_point_seed_and_success_under_names_that_say_which(outputs):
+    header, *rows = ls(str(outputs), "--trials").stdout.splitlines()
+    assert header.split() == ["run", "state", "base", "held", "validation", "steps", "seed", "age"]
+    at = next(i for i, row in enumerate(rows) if row.startswith("sweep/t0000"))
+    assert rows[at] == "sweep/t0000 gamma=0.90, a, b=[1, 2]"  # too long for its column
+    assert rows[at + 1].split()[:6] == ["finished", "56%", "95%", "90%", "36k/36k", "0"]
+    assert rows[at + 2] == "sweep/t0001 gamma=0.91, a, b=[1, 2]"
+    assert rows[at + 3].split()[:7] == ["stopped", "early", "56%", "-", "60%", "12k/36k", "1"]
+    legend = " ".join(rows[at + 4 :])
+    assert "validation: the best while training, which chooses the checkpoint" in legend
 
 
 def test_runs_of_several_tasks_stand_under_their_task(outputs, make_run):

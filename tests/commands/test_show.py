@@ -43,7 +43,8 @@ def test_the_text_names_the_same_things(tmp_path, make_run, capsys):
     for words in (
         "run  finished",
         "24,000 of 36,000",
-        "56% -> 93% (held states)",
+        "held states  base 56% -> base + residual 93%",
+        "validation   best 90%, while training",
         "algorithm.utd  4.0  (default 1.0)",
         "24k steps",
         "not tracked",
@@ -61,15 +62,29 @@ def test_a_failed_run_says_why(tmp_path, make_run, capsys):
 
 def test_a_sweep_shows_its_trials_and_a_trial_resumes_the_sweep(tmp_path, make_run, capsys):
     sweep = tmp_path / "sweep"
-    trial = make_run(sweep / "trials" / "t0000", evaluations=CURVE)
-    (sweep / "sweep.json").write_text(json.dumps({"state": "interrupted", "num_trials": 2}))
+    for number, (held, gamma) in enumerate([(0.93, 0.9), (None, 0.95)]):
+        trial = make_run(
+            sweep / "trials" / f"t000{number}",
+            evaluations=CURVE,
+            held=held,
+            seed=number,
+            point=f"algorithm.gamma={gamma}",
+        )
+    (sweep / "sweep.json").write_text(json.dumps({"state": "interrupted", "num_trials": 3}))
     shown = show(sweep, capsys)
-    assert shown["trial_states"] == {"t0000": "interrupted"}
-    assert shown["trials"] == {"interrupted": 1, "never started": 1}
+    assert {name: (t["state"], t["point"]) for name, t in shown["trial_rows"].items()} == {
+        "t0000": ("finished", "gamma=0.9"),
+        "t0001": ("interrupted", "gamma=0.95"),
+    }
+    assert shown["trials"] == {"finished": 1, "interrupted": 1, "never started": 1}
     assert shown["next"]["resume"] == f"pld-ray sweep --resume={sweep}"
     assert show(trial, capsys)["next"]["resume"] == f"pld-ray sweep --resume={sweep}"
     assert main(["show", str(sweep)]) == 0
-    assert "1 interrupted, 1 never started" in capsys.readouterr().out
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["best", "trial", "t0000:", "gamma=0.9,", "seed", "0"] in lines
+    assert ["state", "point", "seed", "base", "held", "validation"] in lines
+    assert ["t0000", "finished", "gamma=0.9", "0", "56%", "93%", "90%"] in lines
+    assert ["t0001", "interrupted", "gamma=0.95", "1", "56%", "-", "90%"] in lines
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""A registered policy at work: observations in, actions of base + residual out."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from pld_ray.base_policy import BasePolicy, ChunkCache
+from pld_ray.registry.policy_files import (
+    load_exported_base_policy,
+    load_policy_module,
+    make_space,
+    read_settings,
+)
+from pld_ray.rollout.acting import Actor
+from pld_ray.rollout.vector_env import add_base_policy, with_base_policy
+
+
+class ActingPolicy:
+    """Base + residual as one policy of N environments, deterministic.
+
+    Row i of every call is environment i: of each it keeps the chunk of the base policy that is
+    being played. The first call says how many environments there are and begins an episode in
+    each; later ones say with `episode_start` where one begins. So of the same observations it makes
+    the actions of `pld-ray eval`, bit for bit.
+
+    Args:
+        base_policy: the frozen policy.
+        module: the residual's networks.
+        observations, actions: the environment's spaces.
+        prefetch: see `ChunkCache`.
+        task: instruction in words where a call gives none.
+
+    Attributes:
+        inputs: observation -> shape of the batch, whose first dimension is -1.
+    """
+
+    def __init__(
+        self,
+        base_policy: BasePolicy,
+        module: Any,
+        observations: gym.spaces.Dict,
+        actions: gym.spaces.Box,
+        prefetch: bool = False,
+        task: str = "",
+    ) -> None:
+        self._base_policy, self._prefetch, self._task = base_policy, prefetch, task
+        self._actor = Actor(module)
+        self._spaces, self._actions = observations.spaces, actions
+        self._chunks: ChunkCache | None = None
+        self.inputs = {key: (-1, *(space.shape or ())) for key, space in self._spaces.items()}
+
+    def reset(self) -> None:
+        """The next call begins an episode in each environment, of which there may be another
+        number."""
+        self._chunks = None
+
+    def predict(
+        self,
+        observations: Mapping[str, np.ndarray],
+        episode_start: Sequence[bool] | np.ndarray | None = None,
+        tasks: Sequence[str] | None = None,
+    ) -> np.ndarray:
+        """Composed and clipped actions [N, A] float32, one step of each environment.
+
+        Args:
+            observations: the environment's columns, [N, ...] each.
+            episode_start: [N], true where this observation is an episode's first; None is nowhere,
+                but in the first call everywhere.
+            tasks: N instructions in words; None is the one that was trained.
+
+        Raises:
+            ValueError: an observation is missing or has another shape, or another number of rows
+                than there are environments.
+        """
+        batch = {key: self._column(observations, key) for key in self._spaces}
+        n = len(next(iter(batch.values())))
+        starts = np.zeros(n, bool) if episode_start is None else np.asarray(episode_start, bool)
+        if starts.shape != (n,) or any(len(column) != n for column in batch.values()):
+            raise ValueError(
+                f"observations and episode_start must have the same number of rows, one for each "
+                f"environment; {next(iter(batch))!r} has {n}"
+            )
+        if self._chunks is None or (starts.all() and self._chunks.num_envs != n):
+            self._chunks = ChunkCache(self._base_policy, n, prefetch=self._prefetch)
+            starts = np.ones(n, bool)
+        if self._chunks.num_envs != n:
+            raise ValueError(
+                f"got {n} rows, but there are {self._chunks.num_envs} environments: call reset() "
+                "(or set episode_start everywhere) before their number changes"
+            )
+        if starts.any():
+            self._chunks.reset(np.flatnonzero(starts).tolist())
+        instructions = [self._task] * n if tasks is None else list(tasks)
+        add_base_policy(batch, self._chunks, instructions, self._actions)
+        return self._actor.act(batch)[0]
+
+    def _column(self, observations: Mapping[str, np.ndarray], key: str) -> np.ndarray:
+        if key not in observations:
+            raise ValueError(f"the policy needs {', '.join(self._spaces)}; {key} is missing")
+        column = np.ascontiguousarray(observations[key], dtype=self._spaces[key].dtype)
+        if column.shape[1:] != self._spaces[key].shape or not len(column):
+            raise ValueError(f"{key} has shape {column.shape}; the policy needs {self.inputs[key]}")
+        return column
+
+
+def load_folder(folder: pathlib.Path) -> ActingPolicy:
+    """What `export_policy` wrote, ready to act.
+
+    Raises:
+        ConfigError: no policy of this format, or the base policy has changed.
+        StateFileError, FileNotFoundError: a file is missing or damaged.
+    """
+    settings = read_settings(folder)
+    observations = gym.spaces.Dict(
+        {key: make_space(space) for key, space in settings["observations"].items()}
+    )
+    actions = make_space(settings["actions"])
+    base = load_exported_base_policy(folder, settings)
+    module = load_policy_module(folder, settings, with_base_policy(base, observations, actions))
+    prefetch = bool(settings["base_policy"].get("prefetch"))
+    return ActingPolicy(base, module, observations, actions, prefetch, settings["task"])

@@ -1,0 +1,75 @@
+"""What a run does before it trains: shown step by step, and ended by Ctrl-C at once."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StartUp:
+    """The steps of a start, each in a line as it begins, in the form of the progress display.
+
+    As a context, until `over` is called, the first SIGINT or SIGTERM raises KeyboardInterrupt with
+    a sentence for the user. Where a library swallows that, the next step raises it again.
+
+    Attributes:
+        left: what is left of a run that is stopped here, in words.
+    """
+
+    def __init__(self) -> None:
+        self.left = "nothing was trained, and no run is left behind"
+        self._current = "configuration"
+        self._ended = False
+        self._armed = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> StartUp:
+        self._armed = True
+        self._arm()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.over()
+
+    def step(self, name: str) -> None:
+        """Say what is being started now.
+
+        Raises:
+            KeyboardInterrupt: the start was to end during the last step.
+        """
+        if self._ended:
+            self._raise()
+        self._current = name
+        if self._armed:
+            self._arm()
+        print(f"[starting] {name}", flush=True)
+
+    def over(self) -> None:
+        """It trains from here on; signals mean what they meant before."""
+        for number, handler in self._previous.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler)
+        self._previous, self._armed = {}, False
+
+    def _arm(self) -> None:
+        """Take the signals, again where a library took them meanwhile (Ray takes SIGTERM)."""
+        for number in SIGNALS:
+            present = signal.getsignal(number)
+            if present != self._handle:
+                self._previous[number] = present
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._ended = True
+        self._raise()
+
+    def _raise(self) -> None:
+        raise KeyboardInterrupt(f"stopped while starting ({self._current}): {self.left}")

@@ -1,0 +1,84 @@
+"""What `pld-ray train` says while it starts, and how it ends when it is stopped there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from pld_ray.start_up import StartUp
+
+END_S = 30.0
+"""Two seconds on an idle machine; the tests share theirs."""
+
+
+def start_until(line, folder):
+    """`pld-ray train` in a session of its own, when it has printed a line that begins so."""
+    command = [sys.executable, "-u", "-m", "pld_ray.cli", "train", "--env.task=lift_the_can"]
+    command += ["--evaluation.held_states=100", f"--output_dir={folder / 'run'}"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    shown = []
+    for text in process.stdout:
+        shown.append(text.rstrip())
+        if text.startswith(line):
+            return process, shown
+    raise AssertionError(f"{line!r} was not printed: {shown} {process.stderr.read()}")
+
+
+@pytest.mark.parametrize("line", ["[starting] imports", "[starting] learner and env runners"])
+def test_ctrl_c_while_starting_ends_it_with_a_sentence_and_leaves_nothing(line, tmp_path):
+    process, shown = start_until(line, tmp_path)
+    try:
+        assert shown[0] == "[starting] configuration"
+        started = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, error = process.communicate(timeout=END_S)
+        step = line.removeprefix("[starting] ")
+        assert error.splitlines() == [
+            f"pld-ray: stopped while starting ({step}): nothing was trained, and no run is left "
+            "behind"
+        ]
+        assert process.returncode == 130
+        _, alive = psutil.wait_procs(started, timeout=END_S)
+        assert [child.name() for child in alive] == []
+        assert not (tmp_path / "run").exists()
+    finally:
+        process.kill()
+
+
+def test_a_stop_that_a_library_swallows_is_raised_again_at_the_next_step():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with StartUp() as start:
+        start.step("imports")
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException:
+            swallowed = True
+        with pytest.raises(KeyboardInterrupt, match=r"stopped while starting \(imports\)"):
+            start.step("Ray")
+    assert swallowed
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_handlers_that_a_library_sets_meanwhile_are_taken_over_and_given_back():
+    def theirs(number, frame):
+        raise AssertionError("the start would not end with a sentence")
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with StartUp() as start:
+            start.step("Ray")
+            signal.signal(signal.SIGTERM, theirs)
+            start.step("learner and env runners")
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            start.over()
+            assert signal.getsignal(signal.SIGTERM) is theirs  # Ray's own, while it trains
+    finally:
+        signal.signal(signal.SIGTERM, before)
