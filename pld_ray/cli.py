@@ -62,8 +62,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("pld-ray: aborted; the last checkpoint is kept", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"pld-ray: {stop or 'aborted; the last checkpoint is kept'}", file=sys.stderr)
         return 130
     except Exception as error:
         told = user_error(error)

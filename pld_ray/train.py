@@ -15,7 +15,7 @@ from pld_ray.cluster import check_cluster, start_ray
 from pld_ray.config import ConfigError, PlacementConfig, TrainConfig
 from pld_ray.open_tracker import open_tracker
 from pld_ray.run_dir import RunDir, RunError
-from pld_ray.stop_request import StopRequest
+from pld_ray.start_up import StartUp
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.tags import cluster_in_words
@@ -23,7 +23,10 @@ from pld_ray.training_loop import TrainingLoop
 
 
 def train(
-    config: TrainConfig, resume: pathlib.Path | None = None, preset: str = "default"
+    config: TrainConfig,
+    resume: pathlib.Path | None = None,
+    preset: str = "default",
+    start: StartUp | None = None,
 ) -> dict[str, Any]:
     """Run the main job, new or from the newest checkpoint of `resume`.
 
@@ -31,6 +34,7 @@ def train(
         config: of the run.
         resume: folder of the run to continue.
         preset: name of the configuration file, for MLflow's tags.
+        start: is told each step up to the first iteration.
 
     Returns:
         The content of `summary.json`; without `residual_success` when the run was interrupted.
@@ -40,16 +44,21 @@ def train(
         RunError: the run cannot go on; the last good checkpoint is named.
     """
     started = time.time()
+    start = start or StartUp()
     run = RunDir(resume or config.output_dir)
     check_strategy(config)
+    start.step("environment and base policy")
     check_environment(config)
     if resume is None:
         run.check_new()
     run.claim()
     logger = setup_logging(run.path)
+    if config.tracking.enabled:
+        start.step("tracking")
     tracker = open_tracker(config, run, preset=preset)
     if resume is None:
         run.create(config)
+    start.step("Ray")
     own_ray = start_ray(config)
     if tracker is not None:
         tracker.set_tag("cluster", cluster_in_words())
@@ -57,8 +66,7 @@ def train(
     status = "FAILED"
     try:
         check_cluster(config)
-        with StopRequest() as stop:
-            finished = job.run(stop, restore=resume is not None)
+        finished = job.run(start, restore=resume is not None)
         if finished:
             summary = job.loop.finish(started)
             status = "FINISHED"
@@ -108,7 +116,7 @@ class _Job:
         self.config, self.run_dir, self.tracker, self.logger = config, run, tracker, logger
         self._algorithm: ResidualSAC | None = None
 
-    def run(self, stop: StopRequest, restore: bool) -> bool:
+    def run(self, start: StartUp, restore: bool) -> bool:
         """Train to the end; False when a stop was requested.
 
         Raises:
@@ -117,14 +125,16 @@ class _Job:
         failures = 0
         while True:
             try:
+                start.step("learner and env runners")
                 self._algorithm = build_algorithm(self.config)
                 self._algorithm.failure_dir = str(self.run_dir.path)
                 self.loop = TrainingLoop(
                     self.config, self.run_dir, self._algorithm, self.tracker, self.logger
                 )
                 if restore:
+                    start.step("checkpoint")
                     self.loop.restore()
-                return self.loop.run(stop)
+                return self.loop.run(start)
             except LearnerLostError as error:
                 failures += 1
                 if failures > self.config.max_failures:

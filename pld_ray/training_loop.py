@@ -13,6 +13,7 @@ from pld_ray.evaluation_rows import episode_results, success_rate
 from pld_ray.metrics import flatten_result, pool_figures
 from pld_ray.periodic_evaluation import EvaluationResult, PeriodicEvaluation
 from pld_ray.run_dir import RunDir, trainer_state
+from pld_ray.start_up import StartUp
 from pld_ray.stop_request import StopRequest
 from pld_ray.tracking.eval_info import write_eval_info
 from pld_ray.tracking.history import MetricsHistory
@@ -80,8 +81,12 @@ class TrainingLoop:
             self.tracker.restored(steps)
         self.logger.info("resumed %s at %d steps", checkpoint, self.algorithm.env_steps)
 
-    def run(self, stop: StopRequest) -> bool:
-        """Train to `total_steps`; False when a stop was requested."""
+    def run(self, start: StartUp) -> bool:
+        """Train to `total_steps`; False when a stop was requested.
+
+        Args:
+            start: over when the first iteration begins; from then on a stop waits for its end.
+        """
         algorithm = self.algorithm
         with TrainProgress(
             self.config.total_steps,
@@ -90,8 +95,10 @@ class TrainingLoop:
             elapsed_s=self.state.train_wall_s,
         ) as progress:
             self.prepare(progress)
-            while not self.done and not stop.requested:
-                self.iterate(progress)
+            start.over()
+            with StopRequest() as stop:
+                while not self.done and not stop.requested:
+                    self.iterate(progress)
         if not stop.requested:
             self.warn_if_nothing_was_learnt()
         return not stop.requested

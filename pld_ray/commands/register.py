@@ -9,8 +9,8 @@ from pld_ray.arguments import pop_value
 
 USAGE = """usage: pld-ray register RUN_OR_SWEEP --name=NAME [options]
 
-Makes a new version of the registered model NAME in MLflow, with signature and input example, from a
-run's checkpoint, or from the best trial's of a sweep.
+Makes base + residual of a run's checkpoint, or of the best trial's of a sweep, a new version of the
+registered model NAME in MLflow: one model that takes the environment's observations and acts alone.
 
   --checkpoint=best     folder below RUN/checkpoints
   --alias=best          alias that moves to the new version

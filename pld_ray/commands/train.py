@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 from pld_ray.arguments import pop_flag, pop_value
+from pld_ray.start_up import StartUp
 
 USAGE = """usage: pld-ray train [--config_path=FILE.yaml] [--key=value ...]
 
@@ -18,12 +19,22 @@ USAGE = """usage: pld-ray train [--config_path=FILE.yaml] [--key=value ...]
 
 def run(args: list[str]) -> int:
     """Train, or print or check a configuration."""
+    with StartUp() as start:
+        return configured(args, start)
+
+
+def configured(args: list[str], start: StartUp) -> int:
+    """`run`, whose steps are told to `start`."""
+    print_config, dry_run = pop_flag(args, "print_config"), pop_flag(args, "dry_run")
+    resume = pop_value(args, "resume")
+    if resume is not None:
+        start.left = f"continue with pld-ray train --resume={resume}"
+    if not (print_config or dry_run):
+        start.step("configuration")
     from pld_ray.config import ConfigError, TrainConfig
     from pld_ray.config_file import config_path, load_config, main_print
     from pld_ray.run_dir import RunDir
 
-    print_config, dry_run = pop_flag(args, "print_config"), pop_flag(args, "dry_run")
-    resume = pop_value(args, "resume")
     preset = path.stem if (path := config_path(args)) else "default"
     if resume is not None:
         others = [a for a in args if not a.startswith("--total_steps")]
@@ -43,9 +54,10 @@ def run(args: list[str]) -> int:
     if dry_run:
         return check(config)
 
+    start.step("imports")
     from pld_ray.train import train
 
-    summary = train(config, pathlib.Path(resume) if resume else None, preset=preset)
+    summary = train(config, pathlib.Path(resume) if resume else None, preset, start)
     if "residual_success" in summary:
         folder = RunDir(resume or config.output_dir).path
         base, residual = summary["base_success"], summary["residual_success"]
