@@ -19,9 +19,12 @@ COMMANDS = {
     "show": "one run in detail, and what can be done with it",
     "register": "put a run's best policy into MLflow's model registry",
     "send": "send MLflow what a run could not send while the server was away",
+    "convert": "recordings of another format into a LeRobotDataset",
+    "norm-stats": "means, deviations and quantiles of a dataset, in OpenPI's format",
+    "data": "look at a dataset: figures, outliers, a page with film strips",
     "completion": "a completion script for bash, zsh or fish",
 }
-"""Each lies in `pld_ray/commands/<name>.py`, imported when it is called."""
+"""Each lies in `pld_ray/commands/<name>.py` (a hyphen is an underscore), imported when called."""
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # before torch: two threads collapse when a neighbour is busy
@@ -49,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(COMMANDS)}"
         print(f"pld-ray: {command!r} is no command; {hint}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"pld_ray.commands.{command}")
+    module = importlib.import_module(f"pld_ray.commands.{command.replace('-', '_')}")
     if "-h" in args or "--help" in args:
         print(module.USAGE.rstrip())
         return 0

@@ -1,0 +1,187 @@
+"""Reading a LeRobotDataset v3 from its folder, columns whole and images where they are wanted."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pld_ray.data import lerobot_format as v3
+from pld_ray.data.errors import DataError
+
+NOT_FINALIZED = "the process that wrote it must call finalize(), write it again"
+
+
+class Dataset:
+    """A finished dataset on disk.
+
+    Args:
+        root: its folder.
+
+    Attributes:
+        info: `meta/info.json`.
+        episodes: a row of metadata for each, without statistics, ascending.
+
+    Raises:
+        DataError: the folder is no dataset, of another version, or was never finalized.
+    """
+
+    def __init__(self, root: str | pathlib.Path) -> None:
+        self.root = pathlib.Path(root)
+        path = self.root / v3.INFO_PATH
+        try:
+            self.info: dict[str, Any] = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise DataError(
+                f"{self.root} is no LeRobotDataset, {v3.INFO_PATH} is missing; give the folder "
+                "that holds data/ and meta/"
+            ) from None
+        except ValueError as error:
+            raise DataError(f"{path} is damaged ({error}); fetch the dataset again") from None
+        version = str(self.info.get("codebase_version"))
+        if not version.startswith("v3."):
+            raise DataError(
+                f"{self.root} is a LeRobotDataset {version}, need v3; convert it with "
+                "lerobot.scripts.convert_dataset_v21_to_v30"
+            )
+        self.episodes = self._read_episodes()
+
+    def _read_episodes(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for path in sorted((self.root / "meta/episodes").glob("*/*.parquet")):
+            try:
+                names = [n for n in pq.read_schema(path).names if not n.startswith("stats/")]
+                rows += pq.read_table(path, columns=names).to_pylist()
+            except (pa.ArrowInvalid, OSError) as error:
+                raise DataError(f"{path} is unreadable ({brief(error)}): {NOT_FINALIZED}") from None
+        if not rows or len(rows) != self.info["total_episodes"]:
+            raise DataError(
+                f"{self.root} lists {len(rows)} of {self.info['total_episodes']} episodes: "
+                f"{NOT_FINALIZED}"
+            )
+        return sorted(rows, key=lambda row: row["episode_index"])
+
+    @property
+    def fps(self) -> float:
+        """Frames per second."""
+        return self.info["fps"]
+
+    @property
+    def features(self) -> v3.Features:
+        """Name -> dtype, shape, names."""
+        return self.info["features"]
+
+    @property
+    def cameras(self) -> list[str]:
+        """Image and video features."""
+        return [name for name, f in self.features.items() if f["dtype"] in ("image", "video")]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Frames of each episode, [E] int64."""
+        return np.array([row["length"] for row in self.episodes], np.int64)
+
+    @property
+    def first_frames(self) -> np.ndarray:
+        """Row at which each episode begins in `columns`, [E] int64."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    def width(self, name: str) -> int:
+        """Values of a vector feature in each frame."""
+        self.require([name])
+        return int(np.prod(self.features[name]["shape"]))
+
+    def names(self, name: str) -> list[str]:
+        """Of a feature's dimensions; numbers if it has none."""
+        given: Any = self.features[name].get("names")
+        if isinstance(given, dict):
+            given = [item for items in given.values() for item in items]
+        if isinstance(given, list) and len(given) == self.width(name):
+            return [str(item) for item in given]
+        return [str(k) for k in range(self.width(name))]
+
+    def require(self, names: Sequence[str]) -> None:
+        """Raise DataError unless the dataset has these features."""
+        missing = [name for name in names if name not in self.features]
+        if missing:
+            raise DataError(
+                f"{self.root} has no {', '.join(missing)}, only {', '.join(self.features)}; "
+                "record or convert it with what is missing"
+            )
+
+    def columns(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Whole columns, frames of all episodes in order: [N] or [N, D]."""
+        self.require(names)
+        wanted = list(dict.fromkeys([*names, "episode_index", "frame_index"]))
+        tables = []
+        for path in sorted((self.root / "data").glob("*/*.parquet")):
+            try:
+                tables.append(pq.read_table(path, columns=wanted))
+            except (pa.ArrowInvalid, OSError) as error:
+                raise DataError(f"{path} is unreadable ({brief(error)}): {NOT_FINALIZED}") from None
+        num_rows = sum(table.num_rows for table in tables)
+        if num_rows != self.lengths.sum():
+            raise DataError(
+                f"{self.root}/data has {num_rows} of {self.lengths.sum()} frames: {NOT_FINALIZED}"
+            )
+        table = pa.concat_tables(tables)
+        keys = (table["frame_index"].to_numpy(), table["episode_index"].to_numpy())
+        order = np.lexsort(keys)
+        in_order = bool((order == np.arange(num_rows)).all())
+        columns = {name: as_numpy(table[name]) for name in names}
+        return columns if in_order else {name: c[order] for name, c in columns.items()}
+
+    def images(self, episode: int, camera: str, frames: Sequence[int]) -> list[np.ndarray]:
+        """Images [H, W, 3] uint8 at ascending frames of an episode."""
+        self.require([camera])
+        row = self.episodes[episode]
+        if self.features[camera]["dtype"] == "video":
+            from pld_ray.data.video_files import read_frames
+
+            place = {k: row[f"videos/{camera}/{k}"] for k in ("chunk_index", "file_index")}
+            path = self.root / self.info["video_path"].format(video_key=camera, **place)
+            begin = row[f"videos/{camera}/from_timestamp"]
+            return read_frames(path, [begin + frame / self.fps for frame in frames], self.fps)
+        import cv2
+
+        place = {k: row[f"data/{k}"] for k in ("chunk_index", "file_index")}
+        path = self.root / self.info["data_path"].format(**place)
+        only = [("episode_index", "=", row["episode_index"])]
+        files = pq.read_table(path, columns=[camera], filters=only)[camera]
+        images = []
+        for frame in frames:
+            data = np.frombuffer(files[frame].as_py()["bytes"], np.uint8)
+            image = cv2.imdecode(data, cv2.IMREAD_COLOR)
+            if image is None:
+                raise DataError(
+                    f"{path}: {camera} of episode {row['episode_index']}, frame {frame} does not "
+                    "decode; write the dataset again"
+                )
+            images.append(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
+        return images
+
+    def successes(self) -> np.ndarray | None:
+        """Whether each episode reached its goal, [E] bool; None if the dataset does not say."""
+        if "next.success" not in self.features:
+            return None
+        success = self.columns(["next.success"])["next.success"]
+        return np.logical_or.reduceat(success, self.first_frames)
+
+
+def as_numpy(column: pa.ChunkedArray) -> np.ndarray:
+    """A numeric column, [N] or [N, ...]."""
+    if pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type):
+        flat = column.combine_chunks()
+        width = len(flat[0])
+        return np.asarray(flat.flatten().to_numpy(zero_copy_only=False)).reshape(-1, width)
+    return np.asarray(column.to_numpy())
+
+
+def brief(error: Exception) -> str:
+    """First line of a message."""
+    return str(error).splitlines()[0]
