@@ -161,16 +161,17 @@ def convert_on_a_small_disk(folder, root, largest_file, answer):
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
     try:
         convert(folder, root, Settings("a/b", "fold"), Layout(), 1)
+        answer.send("it was large enough")
     except DataError as error:
         answer.send(str(error))
 
 
 def test_a_full_disk_keeps_what_is_done(convert_folder, tmp_path):
     write_episode(tmp_path / "in/score_5/episode_0.hdf5", 12)
-    write_episode(tmp_path / "in/score_5/episode_1.hdf5", 150)
+    write_episode(tmp_path / "in/score_5/episode_1.hdf5", 400)
     convert_folder(tmp_path / "in", tmp_path / "first", episodes="0")
     files = [path for path in (tmp_path / "first").rglob("*") if path.is_file()]
-    enough = 2 * max(path.stat().st_size for path in files)  # for the first episode
+    enough = int(1.1 * max(path.stat().st_size for path in files))  # for the first episode
     ours, theirs = multiprocessing.Pipe()
     arguments = tmp_path / "in", tmp_path / "out", enough, theirs
     context = multiprocessing.get_context("fork")
@@ -183,7 +184,7 @@ def test_a_full_disk_keeps_what_is_done(convert_folder, tmp_path):
     parts = [path.name for path in (tmp_path / "out/.conversion/parts").iterdir()]
     assert [name[:17] for name in parts] == ["score_5-episode_0"]
     convert(tmp_path / "in", tmp_path / "out", Settings("a/b", "fold"), Layout(), 1)
-    assert Dataset(tmp_path / "out").lengths.tolist() == [12, 150]
+    assert Dataset(tmp_path / "out").lengths.tolist() == [12, 400]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_statistics_are_lerobots(dataset_root, video_root):
         for key, value in stats.items():
             ours = np.array(row[f"stats/{feature}/{key}"])
             assert ours.shape == value.shape
-            assert np.allclose(ours, value, rtol=1e-5, atol=1e-6), (feature, key)
+            assert np.allclose(ours, value, rtol=1e-3, atol=1e-6), (feature, key)
     recorded = np.stack([picture(s) for n in (6, 7, 5) for s in range(n)]) / 255
     for root, tolerance in ((dataset_root, 1e-9), (video_root, 3e-3)):
         total = LeRobotDataset("lab/fold", root=root).meta.stats[HIGH]
