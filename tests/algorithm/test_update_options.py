@@ -106,6 +106,72 @@ def test_a_categorical_critic_learns_the_reward_and_stays_in_its_range():
     assert (q - batch["reward"]).abs().mean() < 0.1
 
 
+def drawn_target_values(update, batch):
+    """What a target is made of, from the networks one by one: Q [M, K, B] of the drawn members,
+    log pi [K, B], the members; with the update's own random numbers."""
+    params, networks = update.params, update.networks
+    generator = torch.Generator()
+    generator.set_state(update.generator.get_state())
+    x, base = networks.normalizer(batch["next_observation"]), batch["next_base_action"]
+    noise = torch.randn(params.otf_candidates, BATCH, ACT, generator=generator)
+    delta, log_prob = losses.sample_residual(
+        *networks.actor(x, base), noise, networks.residual_dims
+    )
+    members = losses.draw_members(params.num_critics, params.num_subsample_critics, generator)
+    drawn = range(params.num_critics) if members is None else members.tolist()
+    q = torch.stack(
+        [
+            torch.stack([networks.target_critic(x, base, action)[m] for action in actions])
+            for m in drawn
+            for actions in [losses.compose_action(base, delta, 0.6, networks.residual_dims)]
+        ]
+    )
+    return q, log_prob, drawn
+
+
+@pytest.mark.parametrize("atoms", [1, 41])
+def test_the_entropy_of_the_successor_is_discounted(atoms):
+    """y = r + discount (Q' - alpha log pi'); a wide range, so that the projection clips nothing."""
+    params = make_params(
+        critic_atoms=atoms, value_range=[-20.0, 20.0], backup_entropy=True, otf_candidates=3,
+        temperature_init=0.5, gamma=0.5,
+    )  # fmt: skip
+    update = make_update(params)
+    batch = next_batch(update)
+    with torch.no_grad():
+        q, log_prob, _ = drawn_target_values(update, batch)
+        value = torch.minimum(q[0], q[1]) - 0.5 * log_prob
+        expected = batch["reward"] + batch["discount"] * value.max(0).values
+        y, _ = update.td_target(batch)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("atoms", [1, 21])
+def test_learned_weights_are_those_of_the_drawn_members(atoms):
+    params = make_params(
+        critic_atoms=atoms,
+        num_critics=4,
+        num_subsample_critics=2,
+        target_reduction="weighted",
+        temperature_init=1e-6,
+    )
+    update = make_update(params)
+    logits = torch.tensor([2.0, -1.0, 0.5, -3.0])
+    with torch.no_grad():
+        update.networks.target_critic.reduction_logits.copy_(logits)
+    seen = set()
+    for _ in range(8):
+        batch = next_batch(update)
+        with torch.no_grad():
+            q, _, drawn = drawn_target_values(update, batch)
+            one, other = logits[drawn].exp()
+            value = (one * q[0, 0] + other * q[1, 0]) / (one + other)
+            y, _ = update.td_target(batch)
+        torch.testing.assert_close(y, batch["reward"] + batch["discount"] * value)
+        seen.add(tuple(drawn))
+    assert len(seen) > 2
+
+
 def test_without_tanh_the_residual_is_clipped_and_the_density_gaussian():
     mean, log_std = torch.tensor([[0.5, -2.0]]), torch.tensor([[-1.0, 0.0]])
     noise = torch.tensor([[1.0, -1.0]])
@@ -173,6 +239,31 @@ def test_a_discrete_gripper_is_learned_beside_the_residual():
     assert figures["discrete_critic_loss"] < 1.0
     first = discrete_update(critic_lr=5e-3).run(5)["discrete_critic_loss"]
     assert update.run(5)["discrete_critic_loss"] < first
+
+
+def test_the_gripper_s_target_is_double_dqn_at_the_successor():
+    """The online critic chooses at (x', base'), the target critic judges there; by hand."""
+    update = discrete_update()
+    networks, batch = update.networks, next_batch(update)
+    randomise = torch.Generator().manual_seed(5)
+    for critic in (networks.discrete_critic, networks.target_discrete_critic):
+        torch.nn.init.normal_(critic.head.weight, std=0.5, generator=randomise)
+    with torch.no_grad():
+        x, next_x = (networks.normalizer(batch[k]) for k in ("observation", "next_observation"))
+        inputs = torch.cat([next_x, batch["next_base_action"]], -1)
+        online, target = (
+            critic.head(critic.trunk(inputs))
+            for critic in (networks.discrete_critic, networks.target_discrete_critic)
+        )
+        rows = torch.arange(BATCH)
+        judged = target[rows, online.argmax(-1)]
+        assert not torch.equal(judged, target.max(-1).values)
+        y = batch["reward"] + batch["discrete_penalty"] + batch["discount"] * judged
+        q = networks.discrete_critic(x, batch["base_action"])
+        made = q[rows, batch["discrete_action"].long()]
+    update.update_discrete_critic(batch, x)
+    loss = update.figures.means()["discrete_critic_loss"]
+    assert loss == pytest.approx(((made - y) ** 2).mean().item(), rel=1e-5)
 
 
 def test_the_continuous_part_does_not_see_the_gripper():

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from pld_ray.algorithm.optimizers import target_pairs
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.update import ResidualSACUpdate, make_optimizers
 from pld_ray.networks import ResidualNetworks
@@ -71,6 +72,10 @@ def make_update(params=None, seed=0, discrete=False, **kwargs):
         networks = ResidualNetworks(OBS, ACT, params)
         # a head that is not zero, so that nothing vanishes by symmetry
         torch.nn.init.normal_(networks.actor.head.weight, std=0.1)
+        # targets that differ from what they follow, so that one cannot stand for the other
+        with torch.no_grad():
+            for target in target_pairs(networks)[0]:
+                target.add_(0.2 * torch.randn_like(target))
     replay = SymmetricReplay(make_ring(1, discrete=discrete), make_ring(2, discrete=discrete))
     networks.normalizer.fit(replay.observations())
     optimizers = make_optimizers(networks, params)
