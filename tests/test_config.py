@@ -1,9 +1,7 @@
-import math
 import pathlib
 
 import pytest
 
-from pld_ray.algorithm import losses
 from pld_ray.algorithm.config import PARAMETER_NAMES
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.validation import check_grippers
@@ -11,7 +9,6 @@ from pld_ray.build import algorithm_config, offline_cache_folder
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config_file import dump_config, field_names, load_config
-from pld_ray.networks import ResidualNetworks
 
 
 def test_the_printed_configuration_reads_back_equal(tmp_path):
@@ -79,49 +76,6 @@ def test_every_parameter_has_one_name_in_yaml_rllib_and_python():
 
 
 @pytest.mark.parametrize(
-    "preset", ["tabletop", "tabletop_images", "pld", "spec", "rlpd", "hilserl", "calql"]
-)
-def test_shipped_presets_load(preset):
-    config = load_config(TrainConfig, [f"--config_path=experiments/presets/{preset}.yaml"])
-    config.algorithm.validate()
-
-
-def test_presets_say_what_their_source_says():
-    spec = load_config(TrainConfig, ["--config_path=experiments/presets/spec.yaml"]).algorithm
-    assert (spec.otf_candidates, spec.probe_steps, spec.temperature_init) == (8, 50, 0.1)
-    assert (spec.target_entropy, spec.gamma, spec.critic_actor_update_ratio) == (-7, 0.99, 1)
-    pld = load_config(TrainConfig, ["--config_path=experiments/presets/pld.yaml"]).algorithm
-    assert (pld.otf_candidates, pld.grad_clip_norm, pld.temperature_init) == (1, 1.0, 1.0)
-    assert (pld.critic_actor_update_ratio, pld.online_capacity) == (2, 250_000)
-
-
-def test_hilserl_has_the_values_of_the_seeds_four_tables():
-    p = load_config(TrainConfig, ["--config_path=experiments/presets/hilserl.yaml"]).algorithm
-    # 6.1 core
-    assert (p.gamma, p.temperature_init, p.num_critics, p.tau, p.utd) == (0.99, 1.0, 2, 0.005, 1)
-    assert (p.target_entropy, p.backup_entropy) == (None, True)
-    # 6.2 networks
-    assert (p.latent_dim, p.state_encoder_hidden_dim, p.image_encoder_hidden_dim) == (256, 256, 32)
-    assert (p.shared_encoder, p.freeze_vision_encoder, p.vision_encoder_name) == (
-        True,
-        True,
-        "none",
-    )
-    # 6.3 optimisers
-    assert (p.actor_lr, p.critic_lr, p.temperature_lr, p.grad_clip_norm) == (3e-4, 3e-4, 3e-4, 40.0)
-    # 6.4 policy: the seed gives standard deviations
-    assert (p.use_tanh_squash, p.init_final) == (True, 0.05)
-    assert math.exp(p.log_std_min) == pytest.approx(1e-5, rel=1e-4)
-    assert math.exp(p.log_std_max) == pytest.approx(10.0, rel=1e-4)
-    # 6.5 training
-    assert (p.critic_actor_update_ratio, p.warmup_steps) == (1, 100)
-    assert (p.online_capacity, p.offline_capacity) == (100_000, 100_000)
-    # -d / 2 of a seven-dimensional action
-    networks = ResidualNetworks(8, 7, p)
-    assert losses.entropy_target(networks.residual_dims).item() == -3.5
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"num_critics": 2, "num_subsample_critics": 3}, r"num_subsample_critics=3.*between 1 and"),
@@ -133,6 +87,11 @@ def test_hilserl_has_the_values_of_the_seeds_four_tables():
         ({"vision_encoder_name": "resnet"}, r"vision_encoder_name='resnet'.*torchvision:NAME"),
         ({"task_embedding": "text"}, r"text_encoder_path=None"),
         ({"warmup_actions": "none"}, r"warmup_actions='none'"),
+        (
+            {"scale_entropy_target": True, "residual_scale": 0.25},
+            r"scale_entropy_target=True.*beta=0.25 delta is asked for 2.66 nats, "
+            r"of which it has 2.08",
+        ),
         ({"target_reduction": "max"}, r"target_reduction='max': must be min, mean or weighted"),
     ],
 )

@@ -147,16 +147,17 @@ class CalQLInitialization:
         self.optimizer.step()
 
     @staticmethod
-    def check(offline: FrameRing) -> None:
+    def check(offline: FrameRing, reward_bias: float = 0.0) -> None:
         """Raise OfflineDataError unless there is a success: the bound is the return of the data."""
         if not len(offline):
             raise OfflineDataError(
                 "Cal-QL: the offline buffer is empty: set offline_episodes above 0 (at least one "
                 "per learner), or calql_steps=0"
             )
-        if float(offline.column("mc_return", offline.start_rows()).max()) <= 0:
+        # of the reward that the environment gave: a bias lowers every return, a success's too
+        if float(offline.column("reward", offline.start_rows()).max()) <= reward_bias:
             raise OfflineDataError(
-                "Cal-QL: no episode of the offline buffer has a positive return: it learns from "
+                "Cal-QL: no episode of the offline buffer has a positive reward: it learns from "
                 "successes; collect some (offline_episodes), or set calql_steps=0"
             )
 

@@ -26,7 +26,7 @@ from pld_ray.algorithm.calql import CalQLInitialization
 from pld_ray.algorithm.pretrained import load_critic
 from pld_ray.algorithm.shards import Shard
 from pld_ray.algorithm.state_file import load_tree, save_tree
-from pld_ray.algorithm.stored_columns import make_replay, with_features
+from pld_ray.algorithm.stored_columns import make_replay, with_features, with_scaled_reward
 from pld_ray.algorithm.update import NonFiniteLossError, ResidualSACUpdate, make_optimizers
 from pld_ray.algorithm.update_thread import UpdateThread, Work
 from pld_ray.errors import UserError
@@ -155,7 +155,7 @@ class ResidualSACLearner(TorchLearner):
             module.normalizer.fit(self.shard.gather(self.replay.observations()))
         try:
             if calql_steps:
-                self.calql.check(self.replay.offline)
+                self.calql.check(self.replay.offline, self.config.reward_bias)
                 self._log(self.calql.run(calql_steps))
             if num_updates and self.shard.all_true(len(self.replay) > 0):
                 self._log(self.sac.run(num_updates))
@@ -280,6 +280,7 @@ class ResidualSACLearner(TorchLearner):
         if not lengths:
             return
         ring = self.replay.offline if batch["buffer"] == "offline" else self.replay.online
+        columns = with_scaled_reward(columns, self.config.reward_scale, self.config.reward_bias)
         columns = with_features(columns, ring.schema, self.frozen_features)
         ring.add_episodes(columns, lengths, self.config.gamma)
         if self.config.critic_atoms > 1:

@@ -224,12 +224,14 @@ def entropy_target(
 ) -> Tensor:
     """H_tgt in nats, a scalar: given, or -0.5 per dimension that carries a residual.
 
-    With `scale_entropy_target`, plus sum(log(beta * dims)) over those dimensions, beta * dims not
-    below 1e-3: a smaller residual is asked for less entropy.
+    With `scale_entropy_target` that is the entropy of the scaled residual, as in EXPO, whose log pi
+    is that of the scaled edit. Ours is that of delta, and H(beta * dims * delta) = H(delta) +
+    sum(log(beta * dims)): delta is asked for H_tgt - sum(log(beta * dims)), beta * dims not below
+    1e-3.
     """
     dims = active(residual_dims)
     entropy = -0.5 * dims.sum() if target_entropy is None else dims.new_tensor(target_entropy)
     if not scale_entropy_target:
         return entropy
     scale = (residual_scale * residual_dims).clamp(min=MIN_SCALE_IN_ENTROPY)
-    return entropy + dims @ scale.log()
+    return entropy - dims @ scale.log()

@@ -31,6 +31,17 @@ class ResidualSACParams(PhaseParams):
         "empty.",
         within="[2, 1e6]",
     )
+    reward_scale: float = option(
+        1.0,
+        "Factor on the environment's reward in everything that learns; returns and `value_range` "
+        "are in units of the scaled reward.",
+        within="(0, 1e6]",
+    )
+    reward_bias: float = option(
+        0.0,
+        "Added to each step's scaled reward, as Cal-QL's -5: reward_scale * r + reward_bias.",
+        within="[-1e6, 1e6]",
+    )
     n_step: int = option(3, "Length of the TD return (1 is formula 12).", within="[1, 1000]")
 
     # --- learning --------------------------------------------------------------------------------
@@ -117,7 +128,8 @@ class ResidualSACParams(PhaseParams):
     )
     scale_entropy_target: bool = option(
         False,
-        "Add sum(log(beta * residual_dims)) to the target entropy, which falls as beta shrinks.",
+        "The target entropy is that of the scaled residual beta * dims * delta, as EXPO's: delta "
+        "is asked for target_entropy - sum(log(beta * dims)), more as beta shrinks.",
     )
     residual_penalty: float = option(
         0.0, "Weight of ||delta||^2 in the actor loss.", within="[0, 1e6]"
@@ -140,6 +152,12 @@ class ResidualSACParams(PhaseParams):
         "Widths of the actor's and each critic's hidden layers.",
         within="[1, 8192]",
         items=(1, 16),
+    )
+    critic_hidden_dims: list[int] = option(
+        [],
+        "Widths of each critic's hidden layers where they differ; empty is `hidden_dims`.",
+        within="[1, 8192]",
+        items=(0, 16),
     )
     critic_layer_norm: bool = option(True, "LayerNorm before each critic activation.")
     normalize_observations: bool = option(

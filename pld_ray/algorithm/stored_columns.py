@@ -68,6 +68,15 @@ def replay_schema(module: Any) -> ReplaySchema:
     return ReplaySchema(columns, module.observation_keys, frozen.fingerprint)
 
 
+def with_scaled_reward(
+    columns: Mapping[str, np.ndarray], scale: float, bias: float
+) -> Mapping[str, np.ndarray]:
+    """The columns with the reward that is learnt from, scale * r + bias; returns follow from it."""
+    if scale == 1.0 and bias == 0.0:
+        return columns
+    return {**columns, "reward": (scale * columns["reward"] + bias).astype(np.float32)}
+
+
 def with_features(
     columns: Mapping[str, np.ndarray], schema: ReplaySchema, frozen: FrozenFeatures | None
 ) -> Mapping[str, Any]:

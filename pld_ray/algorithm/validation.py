@@ -18,6 +18,7 @@ def validate_params(params: ResidualSACParams) -> None:
     check_options(params, "algorithm.")
     check_phases(params)
     check_critic(params)
+    check_entropy_target(params)
     check_gripper(params)
     check_encoder(params)
 
@@ -66,6 +67,27 @@ def check_critic(params: ResidualSACParams) -> None:
     low, high = params.value_range
     need(low < high, "value_range", "[lowest return, highest return]")
     need(params.log_std_min < params.log_std_max, "log_std_min", "below log_std_max")
+
+
+def check_entropy_target(params: ResidualSACParams) -> None:
+    """A residual has at most log 2 nats a dimension: a target above that raises alpha for ever."""
+    scales = [d for d in params.residual_dims or [1.0] if d > 0]
+    unknown = params.target_entropy is not None and not params.residual_dims  # A is not known here
+    if not params.scale_entropy_target or unknown:
+        return
+    beta = params.residual_scale
+    if params.residual_scale_schedule != "constant":
+        beta = min(beta, params.residual_scale_init)
+    entropy = -0.5 * len(scales) if params.target_entropy is None else params.target_entropy
+    asked = entropy - sum(math.log(beta * d) for d in scales) if beta else math.inf
+    most = len(scales) * math.log(2)
+    need_field(
+        params,
+        asked < most,
+        "scale_entropy_target",
+        f"false, or beta larger or target_entropy lower: with beta={beta:g} delta is asked for "
+        f"{asked:.3g} nats, of which it has {most:.3g} at most",
+    )
 
 
 def check_gripper(params: ResidualSACParams) -> None:

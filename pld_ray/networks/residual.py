@@ -89,7 +89,7 @@ class ResidualNetworks(nn.Module):
             width,
             action_dim,
             params.num_critics,
-            params.hidden_dims,
+            params.critic_hidden_dims or params.hidden_dims,
             params.critic_layer_norm,
             params.critic_observes_base_action and params.compose_base,
             params.critic_dropout,

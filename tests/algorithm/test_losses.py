@@ -233,7 +233,13 @@ def test_entropy_target():
     assert losses.entropy_target(dims).item() == pytest.approx(-1.5)
     assert losses.entropy_target(dims, target_entropy=-7.0).item() == pytest.approx(-7.0)
     scaled = losses.entropy_target(dims, None, torch.tensor(0.5), scale_entropy_target=True)
-    expected = -1.5 + math.log(0.5) + math.log(0.5) + math.log(0.25)
+    expected = -1.5 - math.log(0.5) - math.log(0.5) - math.log(0.25)
     assert scaled.item() == pytest.approx(expected, rel=1e-5)
+    # EXPO: log pi of the scaled residual meets the target that is given; the scale enters once
+    log_prob = torch.full((4,), 1.5)  # of dims * 0.5 * delta: an entropy of -1.5
+    of_delta = log_prob + math.log(0.5) + math.log(0.5) + math.log(0.25)
+    log_alpha = torch.zeros(1, requires_grad=True)
+    losses.temperature_loss(log_alpha, of_delta, scaled).backward()
+    assert log_alpha.grad.item() == pytest.approx(0.0, abs=1e-6)
     at_start = losses.entropy_target(dims, None, torch.tensor(0.0), scale_entropy_target=True)
     assert at_start.isfinite()

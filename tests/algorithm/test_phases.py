@@ -107,7 +107,7 @@ def test_calql_refuses_data_without_a_success(build, cache):
     }
     assert failures["episode_lengths"]
     learner.update(batches=[failures], fit_normalizer=True)
-    with pytest.raises(ValueError, match="no episode of the offline buffer has a positive return"):
+    with pytest.raises(ValueError, match="no episode of the offline buffer has a positive reward"):
         learner.update(calql_steps=1)
     columns["reward"][5] = 3.0
     with pytest.raises(ValueError, match=r"returns between 0 and 3 .*value_range=\[0.0, 1.0\]"):
@@ -146,6 +146,9 @@ def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
         compose_base=False,
         residual_dims=[1.0] * 6 + [0.0],
         gripper="discrete",
+        reward_scale=10.0,
+        reward_bias=-5.0,
+        critic_atoms=1,
     )
     algorithm = build(config)
     algorithm.initialize()
@@ -153,12 +156,15 @@ def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
     offline, online = (
         {
             name: ring.column(name, ring.start_rows())
-            for name in ("action", "base_action", "discrete_action", "reward")
+            for name in ("action", "base_action", "discrete_action", "reward", "mc_return")
         }
         for ring in (replay.offline, replay.online)
     )
     assert torch.equal(offline["action"], offline["base_action"])
-    assert offline["reward"].sum() == 1
+    # 10 r - 5: the success at the end is worth 5, every step before it costs 5, at gamma 0.98
+    assert offline["reward"].tolist() == [-5.0] * (len(offline["reward"]) - 1) + [5.0]
+    assert offline["mc_return"][-2:].tolist() == pytest.approx([-5 + 0.98 * 5, 5])
+    assert (online["reward"] == -5).all()
     command, label = offline["action"][:, 6], offline["discrete_action"]
     for choice, sent in ((0, command < -0.5), (1, command.abs() < 0.5), (2, command > 0.5)):
         assert (label[sent] == choice).all()

@@ -339,10 +339,10 @@ def test_checks_made_together_name_the_first_bad_loss_before_run_returns():
 
 def test_a_scaled_entropy_target_follows_beta():
     update = make_update(make_params(scale_entropy_target=True))
-    for beta in (0.6, 0.1):
+    for beta in (0.6, 0.9):
         update.networks.residual_scale.fill_(beta)
         update.run(1)
-        expected = -1.0 + math.log(beta) + math.log(beta * 0.5)
+        expected = -1.0 - math.log(beta) - math.log(beta * 0.5)
         assert update.target_entropy.item() == pytest.approx(expected, rel=1e-5)
 
 

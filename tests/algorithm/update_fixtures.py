@@ -27,8 +27,8 @@ def make_params(**kwargs):
     return ResidualSACParams(**(defaults | kwargs))
 
 
-def make_ring(seed, episodes=4, length=12, discrete=False):
-    scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((ACT,))
+def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT):
+    scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((action_dim,))
     columns = {
         "observation.state": ColumnSpec((OBS,)),
         "base_action": action,
@@ -47,8 +47,8 @@ def make_ring(seed, episodes=4, length=12, discrete=False):
         rows = length + 1
         episode = {
             "observation.state": rng.standard_normal((rows, OBS)).astype(np.float32),
-            "base_action": rng.uniform(-1, 1, (rows, ACT)).astype(np.float32),
-            "action": rng.uniform(-1, 1, (rows, ACT)).astype(np.float32),
+            "base_action": rng.uniform(-1, 1, (rows, action_dim)).astype(np.float32),
+            "action": rng.uniform(-1, 1, (rows, action_dim)).astype(np.float32),
             "reward": np.zeros(rows, np.float32),
             "terminated": np.zeros(rows, bool),
             "truncated": np.zeros(rows, bool),
@@ -65,18 +65,19 @@ def make_ring(seed, episodes=4, length=12, discrete=False):
     return ring
 
 
-def make_update(params=None, seed=0, discrete=False, **kwargs):
+def make_update(params=None, seed=0, discrete=False, action_dim=ACT, **kwargs):
     params = params or make_params()
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        networks = ResidualNetworks(OBS, ACT, params)
+        networks = ResidualNetworks(OBS, action_dim, params)
         # a head that is not zero, so that nothing vanishes by symmetry
         torch.nn.init.normal_(networks.actor.head.weight, std=0.1)
         # targets that differ from what they follow, so that one cannot stand for the other
         with torch.no_grad():
             for target in target_pairs(networks)[0]:
                 target.add_(0.2 * torch.randn_like(target))
-    replay = SymmetricReplay(make_ring(1, discrete=discrete), make_ring(2, discrete=discrete))
+    offline, online = (make_ring(s, discrete=discrete, action_dim=action_dim) for s in (1, 2))
+    replay = SymmetricReplay(offline, online)
     networks.normalizer.fit(replay.observations())
     optimizers = make_optimizers(networks, params)
     return ResidualSACUpdate(networks, optimizers, replay, params, seed=seed, **kwargs)
