@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from pld_ray.errors import UserError
+
 
 def pop_value(args: list[str], name: str) -> str | None:
-    """Remove `--name=value` or `--name value` from args and return the value."""
-    for i, arg in enumerate(args):
-        if arg.startswith(f"--{name}="):
-            del args[i]
-            return arg.partition("=")[2]
-        if arg == f"--{name}" and i + 1 < len(args):
-            value = args[i + 1]
+    """Remove `--name=value` or `--name value` from args and return the value.
+
+    Raises:
+        UserError: the flag is given twice, or without a value.
+    """
+    found: list[str] = []
+    i = 0
+    while i < len(args):
+        if args[i].startswith(f"--{name}="):
+            found.append(args.pop(i).partition("=")[2])
+        elif args[i] == f"--{name}":
+            if i + 1 == len(args) or args[i + 1].startswith("--"):
+                raise UserError(f"--{name} needs a value: --{name}=VALUE")
+            found.append(args[i + 1])
             del args[i : i + 2]
-            return value
-    return None
+        else:
+            i += 1
+    if len(found) > 1:
+        raise UserError(f"--{name} is given twice: keep one of them")
+    return found[0] if found else None
 
 
 def pop_flag(args: list[str], name: str) -> bool:

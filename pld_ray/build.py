@@ -26,6 +26,7 @@ from pld_ray.replay import FrameRing
 from pld_ray.rollout.factory import env_maker, make_base_policy
 from pld_ray.rollout.offline_cache import OfflineCache
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
+from pld_ray.start_check import check_start
 
 
 def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
@@ -154,6 +155,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
             cannot read, a replay larger than this machine's memory, an `offline_cache` that holds
             something else.
     """
+    check_start(config)
     quiet_ray()
     try:
         if config.pretrained_critic is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import os
 import sys
 
@@ -43,6 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if args == ["--version"]:
+        print(f"pld-ray {importlib.metadata.version('pld-ray')}")
+        return 0
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if args else 2
@@ -54,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     module = importlib.import_module(f"pld_ray.commands.{command.replace('-', '_')}")
     if "-h" in args or "--help" in args:
-        print(module.USAGE.rstrip())
+        print(getattr(module, "help_text", lambda: module.USAGE)().rstrip())
         return 0
     try:
         explained = explain_flag(args)
@@ -86,7 +90,8 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "pld-ray COMMAND --help: what it takes; pld-ray train --explain KEY: what a key means",
+            "pld-ray COMMAND --help: what it takes; pld-ray train --explain KEY: what a key means; "
+            "pld-ray --version",
         ]
     )
 

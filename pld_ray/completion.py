@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from envs.suites import suite_names, suite_tasks
 from pld_ray.explain import choices, config_fields
+from pld_ray.options import Field
 
 FLAG = re.compile(r"--([a-z][\w.]*)(=?)([a-z0-9_]+(?:\|[a-z0-9_]+)+)?( [A-Z]+)?")
 """`--json`, `--sort=name|steps`, `--explain KEY` in a command's usage."""
@@ -92,10 +94,27 @@ def usage_flags(usage: str) -> list[Flag]:
 def config_flags() -> list[Flag]:
     """Every key of the configuration that has a value."""
     return [
-        Flag(field.key, True, tuple(choices(field)), field.words)
+        Flag(field.key, True, tuple(values_of(field)), field.words)
         for field in config_fields().values()
         if not field.is_group
     ]
+
+
+def values_of(field: Field) -> list[str]:
+    """What to offer for a key: its choices, or the suites and tasks that are installed."""
+    if field.key == "env.suite":
+        return suite_names()
+    if field.key == "env.task":
+        return [task for suite in suite_names() for task in tasks_of(suite)]
+    return choices(field)
+
+
+def tasks_of(suite: str) -> list[str]:
+    """Its tasks; none where LIBERO is not installed."""
+    try:
+        return suite_tasks(suite)
+    except ImportError:
+        return []
 
 
 def keys() -> list[str]:

@@ -153,11 +153,21 @@ def check_resources(config: TrainConfig) -> None:
     amounts = cpus | gpus
     for group in ("env_runner", "evaluation", "learner", "base_policy"):
         amounts |= check_custom(f"placement.{group}", getattr(config.placement, group))
+    check_amounts(amounts)
+    for key, amount in gpus.items():
+        if amount > 1 and amount != int(amount):
+            raise ConfigError(f"{key}={amount}: must be a whole number above 1")
+
+
+def check_amounts(amounts: dict[str, float]) -> None:
+    """Refuse less of a resource than Ray can reserve.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
     for key, amount in amounts.items():
         if 0 < amount < 1e-4:
             raise ConfigError(f"{key}={amount}: must be 0 or at least 0.0001, Ray's least share")
-        if key in gpus and amount > 1 and amount != int(amount):
-            raise ConfigError(f"{key}={amount}: must be a whole number above 1")
 
 
 def check_custom(key: str, resources: dict[str, float]) -> dict[str, float]:

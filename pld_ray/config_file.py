@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import functools
 import os
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, get_origin
 
 import yaml
@@ -32,9 +33,8 @@ def load_config(config_class: type, args: list[str]) -> Any:
     config = decode(config_class, mapping, "" if path is None else f"{path}: ")
     if flags:
         mapping = encode(config)
-        free = [field.key for field in fields_of(config_class) if takes_keys(field)]
         for key, text in flags.items():
-            set_key(mapping, key, flag_value(config_class, key, text), free)
+            set_key(config_class, mapping, key, flag_value(config_class, key, text))
         config = decode(config_class, mapping)
     config.validate()
     return config
@@ -107,23 +107,28 @@ def main_print(config: Any) -> None:
 
 def field_names(config_class: type) -> list[str]:
     """Every dotted key of a nested dataclass, groups included; `key.*` where any may follow."""
+    open_ended = mappings_of(config_class)
     names = []
     for field in fields_of(config_class):
         names.append(field.key)
-        if takes_keys(field):
+        if field.key in open_ended:
             names.append(f"{field.key}.*")
     return names
 
 
-def takes_keys(field: Field) -> bool:
-    """Whether an option is a mapping with keys of its own."""
-    return get_origin(without_none(field.hint)[0]) is dict
+@functools.cache
+def mappings_of(config_class: type) -> tuple[str, ...]:
+    """The options that are mappings with keys of their own."""
+    fields = fields_of(config_class)
+    return tuple(f.key for f in fields if get_origin(without_none(f.hint)[0]) is dict)
 
 
 def check_key(key: str, known: list[str], where: str) -> None:
     """Refuse a key that no field has, naming the closest one."""
+    if key in known:
+        return
     free = tuple(name[:-1] for name in known if name.endswith(".*"))
-    if key in known or (key.startswith(free) and key not in free):
+    if key.startswith(free) and key not in free:
         return
     close = difflib.get_close_matches(key[:200], known, n=1, cutoff=0.5)
     if not close:  # the right name in the wrong group
@@ -132,13 +137,13 @@ def check_key(key: str, known: list[str], where: str) -> None:
     raise ConfigError(f"{where}{key[:200]} does not exist{hint}")
 
 
-def set_key(mapping: dict[str, Any], key: str, value: Any, free: Sequence[str] = ()) -> None:
-    """Set a dotted key in nested mappings.
+def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key of `config_class` in nested mappings.
 
-    Args:
-        free: options that are mappings; what follows one of them is a single key, dots and all.
+    What follows an option that is a mapping is a single key, dots and all.
     """
-    owner = next((name for name in free if key.startswith(f"{name}.")), None)
+    mappings = mappings_of(config_class)
+    owner = next((name for name in mappings if key.startswith(f"{name}.")), None)
     if owner is None:
         *groups, name = key.split(".")
     else:

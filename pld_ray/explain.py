@@ -35,6 +35,21 @@ def explain(key: str) -> str:
     return _group_text(found, fields) if found.is_group else _field_text(found)
 
 
+def groups_in_words() -> str:
+    """Every group of the configuration with its meaning, and the keys outside of groups."""
+    top = [field for key, field in config_fields().items() if "." not in key]
+    width = max(len(field.key) for field in top)
+    room = WIDTH - width - 4
+    lines = [
+        "Keys, by group (pld-ray train --explain GROUP lists them, --explain KEY explains one):"
+    ]
+    for field in sorted(top, key=lambda field: not field.is_group):
+        name = f"{field.key}.*" if field.is_group else field.key
+        words = textwrap.shorten(field.words, room, placeholder="...")
+        lines.append(f"  {name:{width + 2}}{words}")
+    return "\n".join(lines)
+
+
 @functools.cache
 def config_fields() -> dict[str, Field]:
     """Every key and group of `TrainConfig`, in the order of the source."""

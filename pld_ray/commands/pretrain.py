@@ -22,6 +22,9 @@ def run(args: list[str]) -> int:
         main_print(config)
         return 0
 
+    from pld_ray.start_check import check_start
+
+    check_start(config)
     from pld_ray.pretrain import pretrain
 
     summary = pretrain(config)

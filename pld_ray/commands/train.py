@@ -12,9 +12,16 @@ USAGE = """usage: pld-ray train [--config_path=FILE.yaml] [--key=value ...]
   --algorithm.utd=2 ...   any dotted key of the configuration
   --resume=RUN_DIR        continue a run from its newest checkpoint
   --print_config          print the complete configuration and stop
-  --explain KEY           say what a key means and stop
+  --explain KEY           say what a key, or the keys of a group, mean and stop
   --dry_run               check configuration, environment and policy, then stop
 """
+
+
+def help_text() -> str:
+    """The usage, and the keys by group."""
+    from pld_ray.explain import groups_in_words
+
+    return f"{USAGE}\n{groups_in_words()}"
 
 
 def run(args: list[str]) -> int:
@@ -33,10 +40,11 @@ def configured(args: list[str], start: StartUp) -> int:
         start.step("configuration")
     from pld_ray.config import ConfigError, TrainConfig
     from pld_ray.config_file import config_path, load_config, main_print
-    from pld_ray.run_dir import RunDir
 
     preset = path.stem if (path := config_path(args)) else "default"
     if resume is not None:
+        from pld_ray.run_dir import RunDir
+
         others = [a for a in args if not a.startswith("--total_steps")]
         if others:
             raise ConfigError(
@@ -51,10 +59,14 @@ def configured(args: list[str], start: StartUp) -> int:
     if print_config:
         main_print(config)
         return 0
+    from pld_ray.start_check import check_start
+
+    check_start(config)
     if dry_run:
         return check(config)
 
     start.step("imports")
+    from pld_ray.run_dir import RunDir
     from pld_ray.train import train
 
     summary = train(config, pathlib.Path(resume) if resume else None, preset, start)

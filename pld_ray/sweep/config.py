@@ -6,7 +6,7 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pld_ray.config import ConfigError, TrackingConfig, TrainConfig, check_custom
+from pld_ray.config import ConfigError, TrackingConfig, TrainConfig, check_amounts, check_custom
 from pld_ray.config_file import (
     check_key,
     decode,
@@ -18,10 +18,8 @@ from pld_ray.config_file import (
     set_key,
 )
 from pld_ray.options import check_options, option
+from pld_ray.sweep.checks import check_changes, check_draws, check_size
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
-
-MAPPINGS = [name[:-2] for name in field_names(TrainConfig) if name.endswith(".*")]
-"""Options of a run that are mappings with keys of their own."""
 
 
 @dataclass
@@ -118,9 +116,10 @@ class SweepConfig:
         "random", "`random`, or `optuna`: each draw learns from those before."
     )
     search_seed: int = option(0, "Seed of the draws.", within="[0, 2147483647]")
-    metric: str = option(
+    metric: Literal["eval/residual_success", "best_success"] = option(
         "eval/residual_success",
-        "What schedulers, searcher and the final table compare, greatest first.",
+        "What schedulers, searcher and the final table compare, greatest first: the last "
+        "validation's success, or the best so far.",
     )
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     stop: StopConfig = field(default_factory=StopConfig)
@@ -158,7 +157,10 @@ class SweepConfig:
             check_options(self)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        check_custom("resources_per_trial", self.resources_per_trial)
+        check_amounts(
+            {"cpus_per_trial": self.cpus_per_trial}
+            | check_custom("resources_per_trial", self.resources_per_trial)
+        )
         if self.searcher == "optuna" and self.scheduler.type == "pbt":
             raise ConfigError(
                 "searcher=optuna and scheduler.type=pbt exclude each other: PBT draws"
@@ -183,7 +185,7 @@ class Sweep:
         """
         mapping = encode(self.base)
         for key, value in self.changes(point).items():
-            set_key(mapping, key, value, MAPPINGS)
+            set_key(TrainConfig, mapping, key, value)
         try:
             config: TrainConfig = decode(TrainConfig, mapping)
             if self.config.stop.env_steps is not None:
@@ -243,12 +245,16 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
                         f"{file}: {place}: {key} is the sweep's own: use seeds, output_dir or "
                         "tracking of the sweep"
                     )
-    check_axes(config.space, f"{file}: space")
-    check_axes(config.scheduler.mutations, f"{file}: scheduler.mutations")
+    for place in ("space", "scheduler.mutations"):
+        check_axes(places[place], f"{file}: {place}")
+        check_draws(places[place], f"{file}: {place}: ")
+    for name, changes in config.variants.items():
+        check_changes(changes or {}, f"{file}: variants.{name}: ")
     if not (config.space or config.variants or config.scheduler.mutations):
         raise ConfigError(
             f"{file}: nothing is swept: give space (key -> domain) or variants (name -> changes)"
         )
+    check_size(config.space, config.num_samples * len(config.seeds) * max(1, len(config.variants)))
     return Sweep(config, base, preset)
 
 
@@ -267,7 +273,7 @@ def load_base(config: SweepConfig, file: pathlib.Path) -> tuple[TrainConfig, str
     known = field_names(TrainConfig)
     for key, value in config.set.items():
         check_key(key, known, f"{file}: set: key ")
-        set_key(mapping, key, value, MAPPINGS)
+        set_key(TrainConfig, mapping, key, value)
     base = decode(TrainConfig, mapping, f"{file}: set: ")
     base.tracking = config.tracking
     base.validate()

@@ -18,23 +18,31 @@ class SweepProgress(Callback):
     Args:
         num_trials: of the whole sweep.
         metric: whose best value is shown.
+        trial_steps: environment steps of a trial that runs to its end.
     """
 
-    def __init__(self, num_trials: int, metric: str) -> None:
-        self.num_trials, self.metric = num_trials, metric
+    def __init__(self, num_trials: int, metric: str, trial_steps: int) -> None:
+        self.num_trials, self.metric, self.trial_steps = num_trials, metric, trial_steps
         self.best: tuple[float, str] = (-math.inf, "")
         self._states: dict[str, str] = {}
         self._steps: dict[str, int] = {}
+        self._begun: dict[str, int] = {}
         self._started = self._printed = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"num_trials": self.num_trials, "metric": self.metric}
+        return {
+            "num_trials": self.num_trials,
+            "metric": self.metric,
+            "trial_steps": self.trial_steps,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]  # Tune saves it; a resumed sweep counts anew
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._look(trials)
+        before = int((trial.last_result or {}).get("env_steps") or 0)
+        self._begun.setdefault(trial.trial_id, before)
         self._print(f"{trial} started")
 
     def on_trial_result(
@@ -62,17 +70,34 @@ class SweepProgress(Callback):
     def _look(self, trials: list[Any]) -> None:
         self._states = {trial.trial_id: trial.status for trial in trials}
 
+    def time_left_s(self, elapsed_s: float) -> float | None:
+        """Seconds that the steps to come take at the rate so far; None before any is known.
+
+        Args:
+            elapsed_s: seconds in which this process saw the trials step.
+        """
+        ended = [name for name, state in self._states.items() if state in ("TERMINATED", "ERROR")]
+        made = sum(steps - self._begun.get(name, 0) for name, steps in self._steps.items())
+        open_steps = [steps for name, steps in self._steps.items() if name not in ended]
+        not_begun = self.num_trials - len(ended) - len(open_steps)
+        to_come = self.trial_steps * not_begun
+        to_come += sum(max(0, self.trial_steps - steps) for steps in open_steps)
+        return elapsed_s * to_come / made if made > 0 else None
+
     def _print(self, event: str) -> None:
         self._printed = time.monotonic()
         states = list(self._states.values())
         ended, running = states.count("TERMINATED"), states.count("RUNNING")
         failed = states.count("ERROR")
+        elapsed_s = time.monotonic() - self._started
+        left_s = self.time_left_s(elapsed_s)
         parts = [
             f"[sweep] {ended}/{self.num_trials} trials, {running} running",
             *([f"{failed} failed"] if failed else []),
             f"{sum(self._steps.values()):,} steps",
             *([f"best {self.best[0]:.0%} ({self.best[1]})"] if self.best[1] else []),
-            f"{(time.monotonic() - self._started) / 60:.1f} min",
+            f"{elapsed_s / 60:.1f} min",
+            *([f"about {left_s / 60:.0f} min left"] if left_s is not None else []),
             *([event] if event else []),
         ]
         print("  ".join(parts), file=sys.stdout, flush=True)

@@ -209,7 +209,13 @@ class _Driver:
                 stop=plan.stopper(config),
                 failure_config=tune.FailureConfig(max_failures=config.max_failures),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
-                callbacks=[SweepProgress(plan.num_trials(self.sweep), config.metric)],
+                callbacks=[
+                    SweepProgress(
+                        plan.num_trials(self.sweep),
+                        config.metric,
+                        config.stop.env_steps or self.sweep.base.total_steps,
+                    )
+                ],
                 verbose=0,
             ),
         ).fit()

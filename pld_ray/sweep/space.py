@@ -64,6 +64,8 @@ def check_axes(axes: Mapping[str, Any], where: str) -> None:
 
 def check_bounds(kind: str, values: list[Any], place: str) -> None:
     numbers = [as_number(value) for value in values]
+    if any(n is not None and not abs(n) < 1e300 for n in numbers):
+        raise ConfigError(f"{place}: {kind} {values!r}: must be finite numbers")
     if len(values) != BOUNDS[kind] or any(n is None for n in numbers):
         wanted = "[low, high]" if BOUNDS[kind] == 2 else "[low, high, step]"
         raise ConfigError(f"{place}: {kind} needs {wanted}, not {values!r}")
@@ -74,6 +76,24 @@ def check_bounds(kind: str, values: list[Any], place: str) -> None:
         raise ConfigError(f"{place}: {kind} {values!r}: low must be above 0")
     if step and not 0 < step[0] <= high - low:
         raise ConfigError(f"{place}: {kind} {values!r}: the step must fit between low and high")
+    if "randint" in kind and not all(number.is_integer() for number in (low, high, *step)):
+        raise ConfigError(f"{place}: {kind} {values!r}: must be whole numbers")
+
+
+def values_drawn(kind: str, values: list[Any]) -> list[Any]:
+    """What a checked domain draws: every listed value, or the least and the greatest.
+
+    Where it draws fractions, one of them, which an option of whole numbers refuses.
+    """
+    if kind in LISTS:
+        return values
+    low, high, *step = [float(n) for value in values if (n := as_number(value)) is not None]
+    if kind == "randint":
+        return [low, high - 1]
+    if step:
+        low, high = math.ceil(low / step[0]) * step[0], math.floor(high / step[0]) * step[0]
+        return [low, min(low + step[0], high), high]
+    return [low, low + (high - low) / math.e, high] if "uniform" in kind else [low, high]
 
 
 def as_number(value: Any) -> int | float | None:

@@ -141,8 +141,8 @@ def test_a_wrong_file_is_refused_with_what_to_mend(load, mapping, message):
 
 
 def test_a_value_that_no_trial_can_have_names_its_point(load):
-    sweep = load({"space": {"algorithm.gamma": {"grid": [0.9, 1.5]}}})
-    with pytest.raises(ConfigError, match=r"algorithm.gamma=1.5, seed=0: .*gamma"):
+    sweep = load({"space": {"algorithm.num_subsample_critics": {"grid": [1, 3]}}})
+    with pytest.raises(ConfigError, match=r"critics=3, seed=0: .*between 1 and num_critics=2"):
         sweep.trial_config(sweep_points(sweep)[1])
 
 

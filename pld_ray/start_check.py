@@ -1,0 +1,22 @@
+"""What can be refused before anything that takes time is imported."""
+
+from __future__ import annotations
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.options import check_paths
+
+
+def check_start(config: TrainConfig) -> None:
+    """Check that a run's files, folders and task exist; no simulator, Ray or PyTorch is imported.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    try:
+        check_paths(config)
+        if config.env.entry_point is None:
+            from envs.suites import find_task
+
+            find_task(config.env.suite, config.env.task)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(str(error)) from error

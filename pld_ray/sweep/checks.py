@@ -1,0 +1,57 @@
+"""Whether the values of a sweep's space fit the options that they set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config_file import decode, set_key
+from pld_ray.sweep.space import split_keys, values_drawn
+
+MAX_TRIALS = 10_000
+
+
+def check_draws(axes: Mapping[str, Any], where: str) -> None:
+    """Check that what a domain lists, or the bounds it draws between, fit what they set.
+
+    Raises:
+        ConfigError: naming the key and the value.
+    """
+    for axis, domain in axes.items():
+        keys = split_keys(axis)
+        ((kind, values),) = domain.items()
+        for value in values_drawn(kind, values):
+            parts = value if len(keys) > 1 else [value]
+            check_changes(dict(zip(keys, parts, strict=True)), f"{where}{kind}: ")
+
+
+def check_changes(changes: Mapping[str, Any], where: str) -> None:
+    """Check that each value fits the option that it sets, by itself.
+
+    Raises:
+        ConfigError: naming the key and the value.
+    """
+    for key, value in changes.items():
+        mapping: dict[str, Any] = {}
+        set_key(TrainConfig, mapping, key, value)
+        decode(TrainConfig, mapping, where)
+
+
+def check_size(space: Mapping[str, Any], repeats: int) -> None:
+    """Refuse a sweep of more trials than anyone wants, before they are made.
+
+    Args:
+        repeats: trials of each point of the grid.
+
+    Raises:
+        ConfigError: there are more than `MAX_TRIALS`.
+    """
+    count = repeats
+    for domain in space.values():
+        count *= len(domain["grid"]) if "grid" in domain else 1
+    if count > MAX_TRIALS:
+        raise ConfigError(
+            f"the sweep has {count:,} trials, and {MAX_TRIALS:,} are the limit: list fewer values, "
+            "or draw some of them (num_samples)"
+        )
