@@ -68,7 +68,7 @@ def known_commands() -> list[Command]:
 
     found = []
     for name, words in COMMANDS.items():
-        usage = importlib.import_module(f"pld_ray.commands.{name}").USAGE
+        usage = importlib.import_module(f"pld_ray.commands.{name.replace('-', '_')}").USAGE
         flags = {flag.name: flag for flag in usage_flags(usage)}
         if name in CONFIG_COMMANDS:
             own = {flag.name: flag for flag in config_flags()}
