@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import importlib
 import importlib.metadata
 import os
@@ -70,7 +71,9 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        print(f"pld-ray: {stop or 'aborted; the last checkpoint is kept'}", file=sys.stderr)
+        words = str(stop) or "aborted; the last checkpoint is kept"
+        print(f"pld-ray: {words}", file=sys.stderr)
+        gc.freeze()  # or the interpreter looks through all that was imported, for seconds
         return 130
     except Exception as error:
         told = user_error(error)

@@ -12,8 +12,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StartUp:
     """The steps of a start, each in a line as it begins, in the form of the progress display.
 
-    As a context, until `over` is called, the first SIGINT or SIGTERM raises KeyboardInterrupt with
-    a sentence for the user. Where a library swallows that, the next step raises it again.
+    As a context, until `over` is called, SIGINT and SIGTERM raise KeyboardInterrupt with a sentence
+    for the user; where a library swallows that or makes another error of it, the next step or the
+    end of the context raises it again.
 
     Attributes:
         left: what is left of a run that is stopped here, in words.
@@ -38,6 +39,8 @@ class StartUp:
         trace: TracebackType | None,
     ) -> None:
         self.over()
+        if self._ended:  # whatever a library has made of the interrupt
+            self._raise()
 
     def step(self, name: str) -> None:
         """Say what is being started now.

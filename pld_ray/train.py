@@ -75,6 +75,9 @@ def train(
             summary = {"env_steps": job.loop.algorithm.env_steps, "checkpoint": str(checkpoint)}
             status = "KILLED"
             print(f"saved {checkpoint}\ncontinue with: pld-ray train --resume={run.path}")
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
     except Exception as error:
         logger.exception("the run failed")
         if tracker is not None:
