@@ -76,7 +76,8 @@ def run_pairs(folder: pathlib.Path) -> Iterator[Pair]:
     """Every key of a run with every bad value, in a file and as a flag."""
     small = [f"--{key}={value}" for key, value in SMALLEST.items()]
     file = folder / "run.yaml"
-    for field in fields_of(TrainConfig):
+    fields = {field.key: field for field in fields_of(TrainConfig)}
+    for field in fields.values():
         same = (f"--{field.key}=", f"--{field.key}.")
         own = [flag for flag in small if not flag.startswith(same)]
         for name, text in BAD_VALUES.items():
@@ -86,6 +87,10 @@ def run_pairs(folder: pathlib.Path) -> Iterator[Pair]:
             as_flag = attempt([*own, flag])
             refusal = in_file[1] or as_flag[1]
             yield Pair(field.key, name, refusal, in_file[0] or as_flag[0])
+    for key in ("seed", "collection_seed", "algorithm.vision_encoder_seed"):
+        greatest = fields[key].option.within.rpartition(" ")[2].rstrip("]")
+        config, refusal = attempt([*small, f"--{key}={greatest}"])
+        yield Pair(key, greatest, refusal, config)
 
 
 def sweep_pairs(folder: pathlib.Path) -> Iterator[Pair]:

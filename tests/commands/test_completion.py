@@ -20,6 +20,8 @@ CASES = [
     ("pld-ray pretrain --algorithm.gripper=", ["continuous", "discrete"]),
     ("pld-ray train --policy.compile=t", ["true"]),
     ("pld-ray train --explain algorithm.otf", ["algorithm.otf_candidates"]),
+    ("pld-ray train --env.task=lift", ["lift_the_can"]),
+    ("pld-ray train --env.suite=pld", ["pld_tabletop"]),
     ("pld-ray ls --sort=s", ["steps", "success"]),
     ("pld-ray completion z", ["zsh"]),
     ("pld-ray report ru", ["run one", "run two"]),

@@ -1,5 +1,8 @@
+from importlib.metadata import version
+
 import pytest
 
+from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config_file import field_names, load_config
 from pld_ray.explain import choices, config_fields, explain, presets_with
@@ -16,6 +19,7 @@ def test_a_key_has_words_type_default_and_presets():
         "  default  1.0",
         "  range    [0, 1000]",
         "  presets",
+        "    calql    1",
         "    hilserl  1",
         "    rlpd     20",
         "    spec     1",
@@ -69,4 +73,26 @@ def test_every_listed_value_is_accepted_and_another_is_not(field):
 
 def test_a_file_about_presets_is_not_one_of_them():
     assert "ablation" not in presets_with("algorithm.calql_steps")
-    assert presets_with("algorithm.calql_steps") == {"calql": 5000}
+    assert presets_with("algorithm.calql_steps") == {"calql": 5000, "pld": 5000, "spec": 5000}
+
+
+def test_help_names_every_group_and_how_to_ask_for_more(capsys):
+    assert main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    for group in ("env", "policy", "algorithm", "runners", "evaluation", "placement", "tracking"):
+        assert f"  {group}.* " in text
+    assert "--explain GROUP" in text
+    assert "The frozen base policy." in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_version_is_the_packages(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pld-ray {version('pld-ray')}\n"
+
+
+def test_an_option_with_few_values_or_a_range_says_so():
+    assert "  values   inline, pool" in explain("policy.placement")
+    assert "  range    (0, 1]" in explain("algorithm.tau")
+    assert "  range    [0, 60000] ms" in explain("policy.max_wait_ms")
+    assert "torchvision:NAME" in explain("algorithm.vision_encoder_name")
