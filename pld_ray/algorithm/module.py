@@ -125,13 +125,6 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
         names = non_inference(self.params)
         return [name for name in names if getattr(self, name, None) is not None]
 
-    @property
-    def input_columns(self) -> list[str]:
-        """The observation columns that it acts on."""
-        told = self.encoder.task is not None and TASK_INDEX in self.observation_space.spaces
-        columns = [*self.observation_keys, *self.image_columns, BASE_ACTION]
-        return [*columns, TASK_INDEX] if told else columns
-
     def observation_vector(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Concatenated vector columns [B, D], float32, not yet normalised."""
         return torch.cat([observation[k].float() for k in self.observation_keys], dim=-1)

@@ -112,7 +112,6 @@ def test_the_task_is_told_when_acting_as_in_training():
     params = make_params(task_embedding="learned", task_embedding_dim=4)
     update, observation = make_learner(params)
     module = update.networks
-    assert "task_index" in module.input_columns
     randomise(module.actor.head)
     batch = stored_batch(update)
     with torch.no_grad():
