@@ -129,6 +129,7 @@ def walk(root, blocks):
 def test_the_page_leads_to_a_sweep_on_three_nodes(walk):
     summary = json.loads((walk.shared / "runs/smoke/summary.json").read_text())
     assert summary["num_finished"] == summary["num_trials"] == 4
+    assert summary["best"]["held_success"] >= 0.9
     assert walk.log.read_text().count("simulation") >= 2  # `ray status` shows the resource
 
 

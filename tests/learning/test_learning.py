@@ -1,5 +1,6 @@
 """The shipped default really learns; slow, run by `make test-learning`."""
 
+import csv
 import json
 
 import pytest
@@ -20,6 +21,17 @@ def test_the_default_repairs_the_base_policy(tmp_path, seed):
     assert summary["env_steps"] <= 40_000
     assert 0.35 <= summary["base_success"] <= 0.65
     assert summary["residual_success"] >= (0.9 if seed == 0 else 0.85)
+
+
+@pytest.mark.learning
+def test_the_smoke_sweep_tells_who_learns_enough(tmp_path):
+    folder = tmp_path / "smoke"
+    assert main(["sweep", "experiments/sweeps/smoke.yaml", f"--output_dir={folder}"]) == 0
+    with (folder / "trials.csv").open() as file:
+        held = {(r["point"], r["seed"]): float(r["held_success"]) for r in csv.DictReader(file)}
+    assert len(held) == 4
+    for (point, _), success in held.items():
+        assert success >= 0.9 if point == "algorithm.utd=1" else success <= 0.3
 
 
 @pytest.mark.learning
