@@ -12,14 +12,22 @@ import pytest
 
 from pld_ray.start_up import StartUp
 
+POINT = [
+    "--env.entry_point=envs.point:PointEnv",
+    "--env.suite=point",
+    "--env.task=reach_the_goal",
+    "--policy.type=none",
+    "--algorithm.offline_episodes=0",
+    "--tracking.enabled=false",
+]
 END_S = 30.0
 """Two seconds on an idle machine; the tests share theirs."""
 
 
 def start_until(line, folder):
     """`pld-ray train` in a session of its own, when it has printed a line that begins so."""
-    command = [sys.executable, "-u", "-m", "pld_ray.cli", "train", "--env.task=lift_the_can"]
-    command += ["--evaluation.held_states=100", f"--output_dir={folder / 'run'}"]
+    command = [sys.executable, "-u", "-m", "pld_ray.cli", "train", *POINT]
+    command.append(f"--output_dir={folder / 'run'}")
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
