@@ -11,6 +11,18 @@ def pop_value(args: list[str], name: str) -> str | None:
     Raises:
         UserError: the flag is given twice, or without a value.
     """
+    found = pop_values(args, name)
+    if len(found) > 1:
+        raise UserError(f"--{name} is given twice: keep one of them")
+    return found[0] if found else None
+
+
+def pop_values(args: list[str], name: str) -> list[str]:
+    """The values of a flag that may be given several times, in their order.
+
+    Raises:
+        UserError: the flag is given without a value.
+    """
     found: list[str] = []
     i = 0
     while i < len(args):
@@ -23,9 +35,7 @@ def pop_value(args: list[str], name: str) -> str | None:
             del args[i : i + 2]
         else:
             i += 1
-    if len(found) > 1:
-        raise UserError(f"--{name} is given twice: keep one of them")
-    return found[0] if found else None
+    return found
 
 
 def pop_flag(args: list[str], name: str) -> bool:

@@ -7,7 +7,7 @@ import os
 import pathlib
 from typing import Any
 
-from pld_ray.arguments import pop_flag, pop_value
+from pld_ray.arguments import pop_flag, pop_value, pop_values
 from pld_ray.config import ConfigError
 
 USAGE = """usage: pld-ray convert aloha INPUT_DIR --repo_id=NAME --root=DIR [--key=value ...]
@@ -105,7 +105,7 @@ def positive(args: list[str], name: str) -> int | None:
 def pop_scores(args: list[str]) -> dict[str, float]:
     """All of `--score FOLDER=REWARD`."""
     scores: dict[str, float] = {}
-    while (text := pop_value(args, "score")) is not None:
+    for text in pop_values(args, "score"):
         folder, _, value = text.rpartition("=")
         try:
             scores[folder.strip("/")] = float(value)

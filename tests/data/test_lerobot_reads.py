@@ -133,7 +133,7 @@ def test_the_range_grows_without_losing_precision():
     plain = RunningQuantileStats([0.01, 0.99])  # what this is about
     for batch in batches:
         plain.update(batch)
-    assert (np.abs(plain.get_statistics()["q01"] - exact) > 10 * width).all()
+    assert (np.abs(plain.get_statistics()["q01"] - exact) > 2 * width).all()
 
 
 def test_norm_stats_are_written_for_openpi_and_read_back(dataset_root, tmp_path, capsys):
