@@ -137,6 +137,18 @@ def test_a_pool_has_the_size_that_the_command_line_has():
     assert defaults["max_batch_size"].default == TrainConfig().policy.max_batch_size == 16
 
 
+FINE = {"empty", "a time"}
+"""Odd, and yet a configuration: YAML 1.1 reads 12:30:45 as a number of seconds."""
+
+
+@pytest.mark.parametrize("name", sorted(set(fuzz.ODD_FILES) - FINE))
+def test_each_odd_file_is_refused(name, tmp_path):
+    file = tmp_path / "odd.yaml"
+    file.write_bytes(fuzz.ODD_FILES[name])
+    with pytest.raises(ConfigError, match=r"odd\.yaml"):
+        load_config(TrainConfig, [f"--config_path={file}"])
+
+
 def test_malformed_files_are_refused_in_words(tmp_path):
     counts = fuzz.read_malformed(tmp_path)
     assert counts.total() >= 200
