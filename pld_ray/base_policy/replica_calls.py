@@ -164,6 +164,8 @@ class Connection:
         frame, error = None, None
         try:
             frame = self._next_frame(timeout_s)
+            if frame is not None and frame[0].get("id") is None:  # what we sent was no frame
+                raise ConnectionError(f"the replica refuses: {frame[0].get('error')}")
         except (OSError, ValueError) as problem:  # ValueError: another thread closed it
             error = problem
         with self._state:

@@ -25,8 +25,9 @@ Handler = Callable[[tuple[Any, ...]], Awaitable[tuple[Any, ...]]]
 class ReplicaServer:
     """Answers frames by calling `handler` with the message of `Replica.infer`.
 
-    A connection begins with the pool's token; anything else ends it. Requests of a connection that
-    ends are cancelled.
+    A connection begins with the pool's token; anything else ends it. A frame that is too large or
+    no frame is answered with an error, and ends it too. Requests of a connection that ends are
+    cancelled.
 
     Args:
         handler: `Replica.infer`.
@@ -62,8 +63,14 @@ class ReplicaServer:
             if not hmac.compare_digest(token, self._token):
                 return
             while True:
-                header, arrays = await read_frame(reader)
-                number = int(header["id"])
+                try:
+                    header, arrays = await read_frame(reader)
+                    number = int(header["id"])
+                except (wire.BadFrame, *wire.MALFORMED) as error:
+                    reply = {"id": None, "error": [type(error).__name__, str(error)]}
+                    writer.write(wire.encode(reply, {}))
+                    await writer.drain()
+                    return
                 if header.get("cancel"):
                     if number in tasks:
                         tasks[number].cancel()

@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 
 PREFIX = struct.Struct("!IQ")  # bytes of the header, bytes of all arrays
-MAX_HEADER = 1 << 24
-MAX_BODY = 1 << 32
+MAX_HEADER = 1 << 22
+MAX_BODY = 1 << 28
+"""Bytes: some three hundred observations with two cameras of 384 x 384."""
 KINDS = "biuf"  # booleans, integers, floats
+
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, SyntaxError)
+"""What JSON and numpy make of bytes that are no frame."""
 
 Frame = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -28,11 +32,19 @@ def encode(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes
     Args:
         header: anything that JSON can hold.
         arrays: name -> array of numbers.
+
+    Raises:
+        ValueError: it is larger than a replica accepts.
     """
     parts = [np.asarray(array, order="C") for array in arrays.values()]
     layout = [[name, part.dtype.str, part.shape] for name, part in zip(arrays, parts, strict=True)]
     text = json.dumps({**header, "arrays": layout}).encode()
     body = sum(part.nbytes for part in parts)
+    if len(text) > MAX_HEADER or body > MAX_BODY:
+        raise ValueError(
+            f"a message of {body / 1e6:,.0f} MB to or from the base-policy pool; it may have "
+            f"{MAX_BODY / 1e6:,.0f} MB: lower runners.num_envs_per_env_runner or env.image_size"
+        )
     return b"".join([PREFIX.pack(len(text), body), text, *(part.tobytes() for part in parts)])
 
 
@@ -44,7 +56,9 @@ def lengths(prefix: bytes) -> tuple[int, int]:
     """
     header, body = PREFIX.unpack(prefix)
     if header > MAX_HEADER or body > MAX_BODY:
-        raise BadFrame(f"a frame of {header} + {body} bytes")
+        raise BadFrame(
+            f"a frame of {header} + {body} bytes; at most {MAX_HEADER} + {MAX_BODY} are accepted"
+        )
     return header, body
 
 
@@ -56,6 +70,8 @@ def decode(header: bytes | memoryview, body: bytes | memoryview) -> Frame:
     """
     try:
         content = json.loads(bytes(header))
+        if not isinstance(content, dict):
+            raise TypeError("the header is no JSON object")
         arrays, start = {}, 0
         for name, dtype, shape in content.pop("arrays"):
             kind = np.dtype(dtype)
@@ -63,8 +79,8 @@ def decode(header: bytes | memoryview, body: bytes | memoryview) -> Frame:
                 raise ValueError(f"an array of {dtype}, {shape}")
             arrays[name] = np.frombuffer(body, kind, math.prod(shape), start).reshape(shape)
             start += arrays[name].nbytes
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise BadFrame(f"not a frame: {error}") from None
+    except (*MALFORMED, RecursionError) as error:
+        raise BadFrame(f"not a frame: {type(error).__name__}: {error}") from None
     if start != len(body):
         raise BadFrame(f"{len(body)} bytes of arrays, {start} announced")
     return content, arrays

@@ -1,6 +1,7 @@
 """The socket between clients and replicas: frames, tokens, strangers."""
 
 import asyncio
+import re
 import socket
 import threading
 
@@ -51,6 +52,10 @@ def test_arrays_arrive_as_they_were_sent():
         (b'{"arrays": [["x", "<f4", [1]]]}', b"12345678"),
         (b'{"arrays": [["x", "<f4", [-1]]]}', b"1234"),
         (b'{"arrays": [["x", "nonsense", [1]]]}', b"1234"),
+        (b'{"arrays": [["x", "<f4", [1e400]]]}', b"1234"),
+        (b'{"arrays": [["x", "<f4", [9223372036854775807, 9]]]}', b"1234"),
+        (b"[" * 100_000, b""),
+        (b'{"arrays": [], "x": ' + b'{"x":' * 100_000, b""),
     ],
 )
 def test_what_is_no_frame_is_refused(header, body):
@@ -58,9 +63,16 @@ def test_what_is_no_frame_is_refused(header, body):
         wire.decode(header, body)
 
 
-def test_lengths_are_bounded():
-    with pytest.raises(wire.BadFrame, match="a frame of"):
-        wire.lengths(wire.PREFIX.pack(1 << 25, 0))
+@pytest.mark.parametrize("sizes", [(1 << 25, 0), (2, (1 << 28) + 1), (2, 1 << 32)])
+def test_lengths_are_bounded(sizes):
+    with pytest.raises(wire.BadFrame, match=r"a frame of .* at most 4194304 \+ 268435456"):
+        wire.lengths(wire.PREFIX.pack(*sizes))
+
+
+def test_what_a_replica_would_refuse_is_not_sent():
+    large = np.broadcast_to(np.uint8(0), ((1 << 28) + 1,))
+    with pytest.raises(ValueError, match=r"268 MB: lower runners\.num_envs_per_env_runner"):
+        wire.encode({"id": 1}, {"image": large})
 
 
 def test_tables_travel_as_json():
@@ -146,9 +158,28 @@ def test_a_stranger_is_turned_away(server):
     stranger = Connection(("127.0.0.1", server.port), b"x" * 32)
     with pytest.raises(Lost):  # on sending or on waiting, as the close is noticed
         ask(stranger, 1).wait(30)
-    with socket.create_connection(("127.0.0.1", server.port)) as chatter:
-        chatter.sendall(TOKEN + wire.PREFIX.pack(2, 0) + b"{]")
-        assert chatter.recv(1) == b""
+    assert ask(Connection(("127.0.0.1", server.port), TOKEN), 1).wait(30).chunks.tolist() == [2.0]
+
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (wire.PREFIX.pack(2, 0) + b"{]", "not a frame: JSONDecodeError"),
+        (wire.PREFIX.pack(2, 1 << 32), "a frame of 2 [+] 4294967296 bytes; at most"),
+        (wire.PREFIX.pack(len(DEEP), 0) + DEEP, "not a frame: RecursionError"),
+        (wire.PREFIX.pack(14, 0) + b'{"arrays": []}', "'id'"),
+    ],
+)
+def test_what_is_too_large_or_no_frame_is_answered_and_others_are_served(server, sent, why):
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as chatter:
+        chatter.sendall(TOKEN + sent)
+        told = b"".join(iter(lambda: chatter.recv(4096), b""))
+    header, _ = wire.decode(*split(told))
+    assert header["id"] is None
+    assert re.search(why, header["error"][1])
     assert ask(Connection(("127.0.0.1", server.port), TOKEN), 1).wait(30).chunks.tolist() == [2.0]
 
 
