@@ -6,15 +6,19 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from envs.assets import resolve_assets
+from envs.bootstrap import RenderingUnavailableError
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
-from pld_ray.algorithm.module import ResidualModule, image_shapes
+from pld_ray.algorithm.module import VECTOR_KEYS, ResidualModule, image_shapes
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.pretrained import check_pretrained
 from pld_ray.algorithm.stored_columns import replay_schema
@@ -23,6 +27,7 @@ from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.cluster import quiet_ray
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
 from pld_ray.replay import FrameRing
+from pld_ray.rollout.entry_point import make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy
 from pld_ray.rollout.offline_cache import OfflineCache
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
@@ -140,7 +145,8 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     }
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     parent = pathlib.Path(config.output_dir).resolve().parent
-    return parent / "cache" / f"{config.env.task}-{digest}"
+    name = re.sub(r"[^\w-]", "_", config.env.task)[:80]  # a task may be any text
+    return parent / "cache" / f"{name}-{digest}"
 
 
 def check_environment(config: TrainConfig) -> dict[str, int]:
@@ -161,7 +167,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         if config.pretrained_critic is not None:
             check_pretrained(config.pretrained_critic)
         OfflineCache(offline_cache_folder(config), {}).check_writable()
-        env: Any = env_maker(config.env.settings())()
+        env = open_environment(config)
         if config.env.entry_point is None and config.env.suite.startswith("libero_"):
             resolve_assets(config.env.suite, config.env.assets)
         settings = {"type": config.policy.type, "path": config.policy.path}
@@ -187,11 +193,51 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
             )
         env.close()
         spaces = with_base_policy(policy, observations, actions)
+        check_network_memory(config, spaces)
         replay_bytes = predict_replay_bytes(config.algorithm, spaces, actions)
         check_memory(config, replay_bytes)
         return replay_bytes
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
         raise ConfigError(str(error)) from error
+
+
+def open_environment(config: TrainConfig) -> Any:
+    """The run's environment, opened here.
+
+    Raises:
+        ValueError, OSError, ImportError, RenderingUnavailableError: why it cannot be opened.
+    """
+    if config.env.entry_point is None:
+        return env_maker(config.env.settings())()
+    return make_checked(config.env.entry_point, config.env.kwargs)
+
+
+def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
+    """Raise ConfigError if the networks alone, or one batch, cannot fit into this machine.
+
+    Counted is what there is at the least: float32 weights, gradients and Adam's two moments of the
+    actor's and the critics' hidden layers, the targets' weights, and one activation of each layer.
+    """
+    params = config.algorithm
+    inputs = sum(int(np.prod(s.shape or ())) for k, s in spaces.items() if k in VECTOR_KEYS)
+    widths = [inputs, *params.hidden_dims]
+    weights = sum(one * other for one, other in pairwise(widths))
+    critics = params.num_critics
+    networks = 4 * weights * (4 * (1 + critics) + critics)
+    batch = 4 * params.batch_size * sum(widths) * critics
+    total = machine_memory()
+    if networks + batch > total:
+        raise ConfigError(
+            f"the networks would take at least {networks / 1e9:,.0f} GB and a batch "
+            f"{batch / 1e9:,.0f} GB, and this machine has {total / 1e9:.1f} GB: lower "
+            f"algorithm.hidden_dims={params.hidden_dims}, algorithm.num_critics={critics} or "
+            f"algorithm.batch_size={params.batch_size}"
+        )
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def predict_replay_bytes(
@@ -218,7 +264,7 @@ def predict_replay_bytes(
 
 def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
     """Raise ConfigError if a replay of this process cannot fit into the machine."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = machine_memory()
     needed = sum(replay_bytes.values())
     rows = config.algorithm
     if config.runners.num_learners == 0 and needed > total:

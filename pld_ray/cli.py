@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import sys
 
+from pld_ray.credentials import refuse_password
 from pld_ray.errors import user_error
 
 COMMANDS = {
@@ -62,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         print(getattr(module, "help_text", lambda: module.USAGE)().rstrip())
         return 0
     try:
+        for arg in args:
+            refuse_password(arg, arg.partition("=")[0] if "=" in arg else "an argument")
         explained = explain_flag(args)
         if explained is not None:
             print(explained)
@@ -76,11 +79,18 @@ def main(argv: list[str] | None = None) -> int:
         gc.freeze()  # or the interpreter looks through all that was imported, for seconds
         return 130
     except Exception as error:
-        told = user_error(error)
+        told = user_error(error) or file_error(error)
         if told is None:
             raise
         print(f"pld-ray: {told}", file=sys.stderr)
         return 2
+
+
+def file_error(error: Exception) -> str | None:
+    """What the system refused to do with which file."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return None
 
 
 def usage() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pathlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,26 +67,58 @@ def start_ray(config: TrainConfig, ray_address: str | None = None) -> bool:
         try:
             with closed_stderr():
                 ray.init(address=address, **quiet)
-        except ConnectionError as error:
-            reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            raise ConfigError(
-                f"no Ray cluster answers at {address} ({reason[0]}): start one (`ray start "
-                "--head`), or leave out --ray_address to run on this machine alone"
-            ) from error
+        except Exception as error:
+            ray.shutdown()
+            raise ConfigError(cluster_refusal(address, error)) from error
         return True
     needed = sum(r.get("CPU", 0.0) for _, r in demands(config))
     custom: Counter[str] = Counter()
     for _, r in demands(config):
         custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
-    with closed_stderr():
-        ray.init(
-            "local",  # not a cluster that happens to run on this machine
-            num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
-            resources=dict(custom) or None,
-            include_dashboard=False,
-            **quiet,
-        )
+    try:
+        with closed_stderr():
+            ray.init(
+                "local",  # not a cluster that happens to run on this machine
+                num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
+                resources=dict(custom) or None,
+                include_dashboard=False,
+                **quiet,
+            )
+    except Exception as error:  # of every kind, a bare Exception for a start that takes too long
+        ray.shutdown()
+        raise ConfigError(
+            f"Ray did not start on this machine ({last_line(error)}): see that it is not "
+            "overloaded and that RAY_TMPDIR (/tmp) has room, then start again, or join a running "
+            "cluster with --ray_address"
+        ) from error
     return True
+
+
+def last_line(error: BaseException) -> str:
+    """Of an error's message, or its kind."""
+    return next(iter(str(error).strip().splitlines()[-1:]), type(error).__name__)
+
+
+def cluster_refusal(address: str, error: BaseException) -> str:
+    """Why a cluster cannot be joined; a token that is not used looks like an absent cluster."""
+    reason = last_line(error)
+    if os.environ.get("RAY_AUTH_MODE", "disabled") == "disabled" and has_auth_token():
+        return (
+            f"the Ray cluster at {address} cannot be joined ({reason}): there is a token, and "
+            "RAY_AUTH_MODE is not set, so that it was not shown; set RAY_AUTH_MODE=token"
+        )
+    return (
+        f"no Ray cluster answers at {address} ({reason}): start one (`ray start --head`), or leave "
+        "out --ray_address to run on this machine alone"
+    )
+
+
+def has_auth_token() -> bool:
+    """Whether Ray would find a token, in the places where it looks."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return True
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return pathlib.Path(named or "~/.ray/auth_token").expanduser().is_file()
 
 
 def demands(config: TrainConfig) -> list[tuple[str, Resources]]:

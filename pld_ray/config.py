@@ -14,6 +14,7 @@ from pld_ray.config_groups import (
     RunnersConfig,
     TrackingConfig,
 )
+from pld_ray.credentials import refuse_password
 from pld_ray.errors import UserError
 from pld_ray.options import check_options, option
 
@@ -85,6 +86,7 @@ class TrainConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
+        refuse_password(self.tracking.uri, "tracking.uri")
         try:
             check_options(self)
             self.algorithm.validate()

@@ -9,12 +9,15 @@ from typing import Any
 
 import ray
 
+from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.build import build_algorithm, check_environment
 from pld_ray.cluster import check_cluster, start_ray
 from pld_ray.config import ConfigError
 from pld_ray.evaluation_rows import episode_results, success_rate
-from pld_ray.run_dir import run_of_checkpoint
+from pld_ray.manifest import CheckpointError
+from pld_ray.run_dir import older_checkpoint, run_of_checkpoint
 from pld_ray.tracking.eval_info import write_eval_info
+from pld_ray.trust import check_trusted
 
 
 def evaluate_checkpoint(
@@ -23,6 +26,7 @@ def evaluate_checkpoint(
     output_dir: str | None = None,
     videos: Sequence[int] = (),
     parity: bool = False,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Evaluate on the first `n_episodes` of the run's held init states; write `eval_info.json`.
 
@@ -32,12 +36,14 @@ def evaluate_checkpoint(
         output_dir: where to write; None is `eval/<checkpoint name>` in the run's folder.
         videos: init states to film, base beside base + residual, as `videos/init_state_<id>.mp4`.
         parity: also play base + residual at beta 0, which must repeat the base policy's episodes.
+        trust: run the code that the run names, see `pld_ray.trust`.
 
     Raises:
         ConfigError: the folder is no checkpoint, or the run held fewer init states back.
     """
     run = run_of_checkpoint(checkpoint)
     config = run.load_config()
+    check_trusted(config, run.path / "config.yaml", trust)
     held = config.evaluation.held_states
     n_episodes = held if n_episodes is None else n_episodes
     if n_episodes > held:
@@ -52,7 +58,7 @@ def evaluate_checkpoint(
     try:
         check_cluster(config)
         algorithm = build_algorithm(config)
-        algorithm.load_checkpoint(str(pathlib.Path(checkpoint).resolve()))
+        load_whole(algorithm, pathlib.Path(checkpoint).resolve())
         states = list(range(n_episodes))
         clock = time.monotonic()
         residual = algorithm.evaluate_residual(states)
@@ -90,6 +96,20 @@ def evaluate_checkpoint(
         "base_success": success_rate(base),
         "residual_success": success_rate(residual),
     }
+
+
+def load_whole(algorithm: ResidualSAC, checkpoint: pathlib.Path) -> None:
+    """Load a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged; the message names the next older one.
+    """
+    try:
+        algorithm.load_checkpoint(str(checkpoint))
+    except CheckpointError as error:
+        older = older_checkpoint(checkpoint)
+        advice = f"; the next older one is --checkpoint={older}" if older else ""
+        raise CheckpointError(f"{error}{advice}") from error
 
 
 def write_films(folder: pathlib.Path, films: dict[int, dict[str, Any]]) -> dict[int, pathlib.Path]:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from pld_ray.config import ConfigError
-from pld_ray.run_state import RECENT_S, read_json, read_metrics, run_state
+from pld_ray.run_state import RECENT_S, is_figure, read_json, read_metrics, run_state
 
 CONFIG_FILE, SWEEP_FILE, TRIAL_FILE = "config.yaml", "sweep.json", "trial.json"
 SKIPPED = {"checkpoints", "mlartifacts", "mlruns", "cache", "tune", "videos", "report"}
@@ -31,9 +31,10 @@ class Listed:
     name: str
     """Path below the folder listed."""
     state: str
-    """`running`, `finished`, `stopped early`, `interrupted`, `failed` or `never started`."""
+    """`running`, `finished`, `stopped early`, `interrupted`,
+    `failed`, `never started` or `damaged`."""
     reason: str = ""
-    """Why it failed, in a sentence."""
+    """Why it failed, or what is damaged, in a sentence."""
     task: str = ""
     point: str = ""
     """What a trial tries, its seed apart, such as `utd=2, gamma=0.97`."""
@@ -89,7 +90,7 @@ def find_folders(root: pathlib.Path) -> Iterator[pathlib.Path]:
     """Folders that hold a run or a sweep; what lies inside one is not searched."""
     for path, folders, files in os.walk(root):
         here = pathlib.Path(path)
-        if SWEEP_FILE in files or (CONFIG_FILE in files and read_config(here) is not None):
+        if SWEEP_FILE in files or (CONFIG_FILE in files and is_run(here)):
             folders.clear()
             yield here
         folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith("."))
@@ -104,16 +105,27 @@ def read_config(folder: pathlib.Path) -> dict[str, Any] | None:
     """The run's configuration; None where the file is not one of ours."""
     try:
         config = yaml.load((folder / CONFIG_FILE).read_text(), LOADER)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return None
     ours = isinstance(config, dict) and {"env", "algorithm", "total_steps"} <= config.keys()
     return config if ours else None
 
 
+def is_run(folder: pathlib.Path) -> bool:
+    """Whether a folder with a `config.yaml` holds a run, be that file damaged."""
+    begun = (folder / "metrics.jsonl").is_file() or (folder / "checkpoints").is_dir()
+    return begun or read_config(folder) is not None
+
+
 def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
-    """One run's folder. A damaged file counts as one that is not there."""
-    config = read_config(folder) or {}
-    summary = read_json(folder / "summary.json")
+    """One run's folder. A damaged file counts as one that is not there; not so `config.yaml`."""
+    config = read_config(folder)
+    if config is None:
+        reason = f"{CONFIG_FILE} is damaged: put it back from the run's artifacts in MLflow"
+        return Listed(kind=kind, path=str(folder), name=name, state="damaged", reason=reason)
+    summary = {
+        key: value for key, value in read_json(folder / "summary.json").items() if is_figure(value)
+    }
     metrics = read_metrics(folder / "metrics.jsonl")
     held = summary.get("residual_success", metrics.held)
     state, reason = run_state(folder, summary, metrics)
@@ -126,13 +138,13 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
         reason=reason,
         task=str(env.get("task", "")) if isinstance(env, dict) else "",
         point=short_point(str(read_json(folder / TRIAL_FILE).get("point", ""))),
-        seed=config.get("seed"),
+        seed=whole(config.get("seed")),
         base_success=summary.get("base_success", metrics.base),
         success=held if held is not None else metrics.success,
         held=held is not None,
         best_validation_success=metrics.best,
-        env_steps=max(metrics.env_steps, summary.get("env_steps") or 0),
-        total_steps=config.get("total_steps"),
+        env_steps=max(metrics.env_steps, whole(summary.get("env_steps")) or 0),
+        total_steps=whole(config.get("total_steps")),
         updated_s=max(
             (
                 file.stat().st_mtime
@@ -147,6 +159,11 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
 def short_point(point: str) -> str:
     """A point without the groups of its keys: `algorithm.utd=2` is `utd=2`."""
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w+[=,])", "", point)
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, or None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
@@ -177,7 +194,7 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
         best_validation_success=best.best_validation_success if best else None,
         env_steps=sum(trial.env_steps for trial in trials),
         updated_s=max(signs),
-        trials=_count_states(trials, int(record.get("num_trials") or 0)),
+        trials=_count_states(trials, whole(record.get("num_trials")) or 0),
         best_trial=pathlib.Path(best.path).name if best else None,
     )
     return sweep, trials

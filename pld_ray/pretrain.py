@@ -8,14 +8,15 @@ from typing import Any
 
 import ray
 
-from pld_ray.algorithm.algorithm import write_json_atomically
 from pld_ray.build import build_algorithm, check_environment
 from pld_ray.cluster import start_ray
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.files import undone_unless, write_json_atomically
 from pld_ray.run_dir import RunDir
 from pld_ray.tracking.history import MetricsHistory
-from pld_ray.tracking.logfile import setup_logging
+from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.training_loop import LoopState, record_initialization
+from pld_ray.trust import remember
 
 CHECKPOINT = "pretrained"
 
@@ -35,12 +36,23 @@ def pretrain(config: TrainConfig) -> dict[str, Any]:
             "pld-ray pretrain with algorithm.calql_steps=0 has nothing to do: set it above 0, for "
             "example --algorithm.calql_steps=2000"
         )
-    started = time.time()
     run = RunDir(config.output_dir)
-    check_environment(config)
     run.check_new()
+    remember([config])
+    check_environment(config)
+    with undone_unless(run.path, lambda: run.has_begun):
+        run.claim()
+        try:
+            return _pretrain(config, run)
+        finally:
+            run.release()
+            close_logging()
+
+
+def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
+    """`pretrain` in a folder that is this process's."""
+    started = time.time()
     logger = setup_logging(run.path)
-    run.create(config)
     own_ray = start_ray(config)
     history = MetricsHistory(run.path / "metrics.jsonl")
     last: dict[str, Any] = {}
@@ -54,6 +66,7 @@ def pretrain(config: TrainConfig) -> dict[str, Any]:
     try:
         algorithm = build_algorithm(config)
         algorithm.failure_dir = str(run.path)
+        run.create(config)
         while algorithm.phase != "online":
             algorithm.training_step()
             record_initialization(algorithm, record)

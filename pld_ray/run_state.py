@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import pathlib
 import re
@@ -11,9 +12,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from pld_ray.run_lock import LOCK_FILE, lock_owner
+
 PROGRESS_FILE = "residual_sac.json"
 """In a checkpoint that is whole."""
-LOCK_FILES = ("run.lock", "mlflow_spool/lock")
+LOCK_FILES = (LOCK_FILE, "mlflow_spool/lock")
 """Held by the process that writes a run's folder."""
 FAILURE_FILE, FAILURE_LINE = "failure.txt", "the run failed"
 RECENT_S = 120.0
@@ -56,8 +59,10 @@ def is_held(lock: pathlib.Path) -> bool | None:
     """Whether a process holds a lock file; None where a free one names another host, whose locks
     cannot be seen through every file system.
 
-    Held means by the system's lock; `run.lock` by a process of this host with the pid in it.
+    Held means by the system's lock; `run.lock` by the process that it names.
     """
+    if lock.name == LOCK_FILE:
+        return lock_owner(lock) is not None
     try:
         with lock.open("rb") as file:
             words = file.read(200).decode(errors="replace")
@@ -70,20 +75,7 @@ def is_held(lock: pathlib.Path) -> bool | None:
     pid = re.search(r"\d+", words)
     if pid is None:
         return False
-    if os.uname().nodename not in words:
-        return None
-    return lock.name == "run.lock" and is_alive(int(pid.group()))
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process of this host exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    return None if os.uname().nodename not in words else False
 
 
 def failure(folder: pathlib.Path) -> str:
@@ -125,7 +117,8 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
         try:
             row = json.loads(line)
             metrics.env_steps = max(metrics.env_steps, int(row["env_steps"]))
-        except (ValueError, KeyError, TypeError):
+            row = {key: value for key, value in row.items() if is_figure(value)}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             continue
         metrics.last |= {key: value for key, value in row.items() if value is not None}
         success = row.get("eval/residual_success")
@@ -147,10 +140,17 @@ def latest_checkpoints(folder: pathlib.Path) -> list[tuple[str, int]]:
     return sorted(found, key=lambda item: (-item[1], item[0]))
 
 
+def is_figure(value: Any) -> bool:
+    """Whether a value can be one of a metric: a finite number, or None."""
+    return value is None or (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )
+
+
 def read_json(path: pathlib.Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or damaged."""
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

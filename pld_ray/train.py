@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import pathlib
 import time
@@ -13,13 +14,17 @@ from pld_ray.algorithm.algorithm import LearnerLostError, ResidualSAC
 from pld_ray.build import build_algorithm, check_environment
 from pld_ray.cluster import check_cluster, start_ray
 from pld_ray.config import ConfigError, PlacementConfig, TrainConfig
+from pld_ray.files import undone_unless
 from pld_ray.open_tracker import open_tracker
-from pld_ray.run_dir import RunDir, RunError
+from pld_ray.run_dir import RunDir, RunError, os_reason
 from pld_ray.start_up import StartUp
-from pld_ray.tracking.logfile import setup_logging
+from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.tags import cluster_in_words
 from pld_ray.training_loop import TrainingLoop
+from pld_ray.trust import check_trusted, remember
+
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
 def train(
@@ -27,6 +32,8 @@ def train(
     resume: pathlib.Path | None = None,
     preset: str = "default",
     start: StartUp | None = None,
+    checkpoint: str | None = None,
+    trust: bool = False,
 ) -> dict[str, Any]:
     """Run the main job, new or from the newest checkpoint of `resume`.
 
@@ -35,6 +42,8 @@ def train(
         resume: folder of the run to continue.
         preset: name of the configuration file, for MLflow's tags.
         start: is told each step up to the first iteration.
+        checkpoint: of the resumed run, by name; None is the newest one that is whole.
+        trust: run the code that the resumed run names, see `pld_ray.trust`.
 
     Returns:
         The content of `summary.json`; without `residual_success` when the run was interrupted.
@@ -43,38 +52,65 @@ def train(
         ConfigError: something in the configuration cannot work.
         RunError: the run cannot go on; the last good checkpoint is named.
     """
-    started = time.time()
     start = start or StartUp()
     run = RunDir(resume or config.output_dir)
     check_strategy(config)
-    start.step("environment and base policy")
-    check_environment(config)
+    named = run.checkpoint_named(checkpoint) if checkpoint is not None else None
     if resume is None:
         run.check_new()
-    run.claim()
+        remember([config])
+    else:
+        check_trusted(config, run.path / "config.yaml", trust)
+    start.step("environment and base policy")
+    check_environment(config)
+    with undone_unless(run.path, lambda: resume is not None or run.has_begun):
+        run.claim()
+        try:
+            return _train(config, run, resume is not None, named, preset, start)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            again = f"continue with --resume={run.path}" if run.has_begun else "start again"
+            raise RunError(
+                f"{error.filename or run.path} cannot be written: {os_reason(error)}. Free space "
+                f"or mend the folder, then {again}"
+            ) from error
+        finally:
+            run.release()
+            close_logging()
+
+
+def _train(
+    config: TrainConfig,
+    run: RunDir,
+    resumes: bool,
+    checkpoint: pathlib.Path | None,
+    preset: str,
+    start: StartUp,
+) -> dict[str, Any]:
+    """`train` in a folder that is this process's."""
+    started = time.time()
     logger = setup_logging(run.path)
     if config.tracking.enabled:
         start.step("tracking")
     tracker = open_tracker(config, run, preset=preset)
-    if resume is None:
-        run.create(config)
-    start.step("Ray")
-    own_ray = start_ray(config)
-    if tracker is not None:
-        tracker.set_tag("cluster", cluster_in_words())
     job = _Job(config, run, tracker, logger)
-    status = "FAILED"
+    status, own_ray = "FAILED", False
     try:
+        start.step("Ray")
+        own_ray = start_ray(config)
+        if tracker is not None:
+            tracker.set_tag("cluster", cluster_in_words())
         check_cluster(config)
-        finished = job.run(start, restore=resume is not None)
+        finished = job.run(start, resumes, checkpoint)
         if finished:
             summary = job.loop.finish(started)
             status = "FINISHED"
         else:
-            checkpoint = job.loop.save("interrupted")
-            summary = {"env_steps": job.loop.algorithm.env_steps, "checkpoint": str(checkpoint)}
+            saved = job.loop.save("interrupted")
+            summary = {"env_steps": job.loop.algorithm.env_steps, "checkpoint": str(saved)}
             status = "KILLED"
-            print(f"saved {checkpoint}\ncontinue with: pld-ray train --resume={run.path}")
+            print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
     except KeyboardInterrupt:
         status = "KILLED"
         raise
@@ -87,7 +123,6 @@ def train(
         if tracker is not None:
             tracker.finish(status)
         job.stop()
-        run.release()
         if own_ray:
             ray.shutdown()
     return summary
@@ -119,8 +154,13 @@ class _Job:
         self.config, self.run_dir, self.tracker, self.logger = config, run, tracker, logger
         self._algorithm: ResidualSAC | None = None
 
-    def run(self, start: StartUp, restore: bool) -> bool:
+    def run(self, start: StartUp, restore: bool, checkpoint: pathlib.Path | None = None) -> bool:
         """Train to the end; False when a stop was requested.
+
+        Args:
+            start: is told each step.
+            restore: go on from a checkpoint, `checkpoint` or the newest one.
+            checkpoint: newer ones are set aside.
 
         Raises:
             RunError: a learner was lost more than `max_failures` times.
@@ -136,7 +176,11 @@ class _Job:
                 )
                 if restore:
                     start.step("checkpoint")
-                    self.loop.restore()
+                    restored = self.loop.restore(checkpoint)
+                    if restored is not None:
+                        self.run_dir.go_on_from(restored)
+                else:
+                    self.run_dir.create(self.config)
                 return self.loop.run(start)
             except LearnerLostError as error:
                 failures += 1
@@ -149,7 +193,7 @@ class _Job:
                 self.logger.warning("%s; going on from the last checkpoint", error)
                 print(f"{error}; going on from the last checkpoint", flush=True)
                 self.stop()
-                restore = True
+                restore, checkpoint = True, None
 
     def stop(self) -> None:
         """End the algorithm's processes."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pathlib
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
+from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.config import TrainConfig
 from pld_ray.evaluation_rows import episode_results, success_rate
+from pld_ray.files import write_json_atomically
+from pld_ray.manifest import CheckpointError, damaged
 from pld_ray.metrics import flatten_result, pool_figures
 from pld_ray.periodic_evaluation import EvaluationResult, PeriodicEvaluation
-from pld_ray.run_dir import RunDir, trainer_state
+from pld_ray.run_dir import TRAINER_FILE, RunDir, older_checkpoint, trainer_state
 from pld_ray.start_up import StartUp
 from pld_ray.stop_request import StopRequest
 from pld_ray.tracking.eval_info import write_eval_info
@@ -59,27 +62,52 @@ class TrainingLoop:
         validation = list(range(held, held + config.evaluation.validation_states))
         self.evaluation = PeriodicEvaluation(config.evaluation, algorithm, validation)
 
-    def restore(self, checkpoint: pathlib.Path | None = None) -> None:
+    def restore(self, checkpoint: pathlib.Path | None = None) -> pathlib.Path | None:
         """Continue from a checkpoint.
 
         Args:
-            checkpoint: the folder; None is the newest of the run, and the beginning when there is
-                none yet.
+            checkpoint: the folder; None is the newest of the run that is whole, and the beginning
+                when there is none yet.
+
+        Raises:
+            CheckpointError: it is damaged; the message names the next older one.
         """
-        checkpoint = checkpoint or self.run_dir.latest_checkpoint()
-        if checkpoint is None:
+        candidates = [checkpoint] if checkpoint else self.run_dir.find_checkpoints()
+        if not candidates:
             if self.tracker is not None:
                 self.tracker.restored(0)
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
             self.history = MetricsHistory(self.history.path, restored_step=-1)
-            return
-        self.algorithm.load_checkpoint(str(checkpoint))
-        self.state = LoopState(**trainer_state(checkpoint))
+            return None
+        checkpoint = self._load_first(candidates)
         steps = self.algorithm.env_steps
         self.history = MetricsHistory(self.history.path, restored_step=steps)
         if self.tracker is not None:
             self.tracker.restored(steps)
         self.logger.info("resumed %s at %d steps", checkpoint, self.algorithm.env_steps)
+        return checkpoint
+
+    def _load_first(self, candidates: Sequence[pathlib.Path]) -> pathlib.Path:
+        """Load the first checkpoint that is whole, and say which were not."""
+        failures: list[CheckpointError] = []
+        for path in candidates:
+            try:
+                self.algorithm.load_checkpoint(str(path))
+                self.state = loop_state(path)
+            except CheckpointError as error:
+                self.logger.warning("%s", error)
+                failures.append(error)
+            else:
+                if failures:
+                    self.logger.warning("going on from the next older checkpoint, %s", path)
+                return path
+        older = older_checkpoint(candidates[0]) if len(candidates) == 1 else None
+        advice = (
+            f"go on from the next older one with --checkpoint={older.name}"
+            if older
+            else f"no checkpoint of {self.run_dir.path} is whole: start anew in another folder"
+        )
+        raise CheckpointError(f"{failures[0]}; {advice}") from failures[0]
 
     def run(self, start: StartUp) -> bool:
         """Train to `total_steps`; False when a stop was requested.
@@ -202,7 +230,12 @@ class TrainingLoop:
         best = run.checkpoints / "best"
         chosen = best if best.exists() else final
         if chosen == best:
-            algorithm.load_checkpoint(str(best))
+            try:
+                algorithm.load_checkpoint(str(best))
+            except CheckpointError as error:
+                self.logger.warning("%s; the final checkpoint is evaluated in its place", error)
+                algorithm.load_checkpoint(str(final))
+                chosen = final
         clock = time.monotonic()
         rows = algorithm.evaluate_residual(self.held_states)
         eval_s = time.monotonic() - clock
@@ -284,6 +317,18 @@ class TrainingLoop:
         while self.state.next_checkpoint <= steps:
             self.state.next_checkpoint += interval
         return True
+
+
+def loop_state(checkpoint: pathlib.Path) -> LoopState:
+    """The loop's own state in a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        return LoopState(**trainer_state(checkpoint))
+    except TypeError as error:
+        raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None
 
 
 def record_initialization(algorithm: ResidualSAC, record: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 import logging
 import pathlib
 import pickle
@@ -19,6 +20,8 @@ from pld_ray import cli
 from pld_ray.algorithm.nonfinite import NonFiniteLossError
 from pld_ray.errors import UserError, user_error
 from pld_ray.tracking.logfile import close_logging, setup_logging
+
+IGNORED = ("args", "kwargs")
 
 
 def our_exceptions():
@@ -37,14 +40,18 @@ def our_exceptions():
     return found
 
 
-def test_every_exception_of_ours_is_made_from_its_message_and_copied():
+def test_every_exception_of_ours_can_be_copied_and_a_users_is_made_from_its_message():
     classes = our_exceptions()
     assert {"ConfigError", "NonFiniteLossError", "StateFileError"} <= {c.__name__ for c in classes}
     for cls in classes:
-        error = cls("what went wrong, and the fix")
+        own = cls.__init__ not in (Exception.__init__, OSError.__init__)
+        asked = inspect.signature(cls.__init__).parameters.values() if own else ()
+        needed = [p for p in asked if p.default is p.empty and p.name not in ("self", *IGNORED)]
+        assert not (issubclass(cls, UserError) and len(needed) > 1), cls
+        error = cls(*["what went wrong, and the fix"] * max(1, len(needed)))
         for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
             assert type(twin) is cls
-            assert str(twin) == "what went wrong, and the fix"
+            assert str(twin) == str(error)
 
 
 def test_a_non_finite_loss_is_copied_whole():

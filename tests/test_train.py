@@ -8,10 +8,11 @@ import resource
 import pytest
 from mlflow.tracking import MlflowClient
 
+from envs.point import PointEnv
 from pld_ray import training_loop
-from pld_ray.algorithm.algorithm import PROGRESS_FILE
 from pld_ray.cli import main
 from pld_ray.run_dir import RunDir, RunError
+from pld_ray.run_state import PROGRESS_FILE
 
 SMALL = [
     "--env.task=lift_the_can",
@@ -142,6 +143,40 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
         algorithm.stop()
 
 
+class FailsLater(PointEnv):
+    """Passes the check before the run, and breaks in the base policy's evaluation."""
+
+    steps = 0
+
+    def step(self, action):
+        type(self).steps += 1
+        if self.steps > 10:
+            raise ConnectionError("the robot is gone")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--runners.num_env_runners=100", "--runners.num_cpus_per_env_runner=1"],
+            "the cluster is too small",
+        ),
+        ([f"--env.entry_point={__name__}:FailsLater"], "the robot is gone"),
+    ],
+    ids=["no room on the cluster", "an environment that breaks"],
+)
+def test_a_start_that_fails_leaves_no_folder(flags, words, tmp_path, capsys):
+    point = ["--env.entry_point=envs.point:PointEnv", "--policy.type=none"]
+    point += ["--algorithm.warmup_actions=random", "--algorithm.offline_episodes=0"]
+    small = [flag for flag in SMALL if "=1" not in flag and not flag.startswith("--env.")]
+    point = [flag for flag in point if flag.split("=")[0] not in " ".join(flags)]
+    argv = [*small, *point, *flags, f"--output_dir={tmp_path / 'deep' / 'run'}"]
+    assert main(["train", *argv]) == 2
+    assert words in capsys.readouterr().err.strip().splitlines()[-1]
+    assert {p.name for p in tmp_path.rglob("*")} <= {"deep", "mlflow.db"}
+
+
 def test_a_foreign_folder_is_not_a_checkpoint(tmp_path, capsys):
     (tmp_path / "checkpoint").mkdir()
     assert main(["eval", f"--checkpoint={tmp_path / 'checkpoint'}"]) == 2
@@ -183,7 +218,8 @@ def test_an_offline_cache_that_holds_something_else_is_refused_and_kept(flags, t
 
 def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
     folder = tmp_path / "critic"
-    small = [*SMALL, "--env.episode_length=200", "--algorithm.calql_num_actions=2"]
+    longer = ["--env.episode_length=200", "--algorithm.calql_num_actions=2"]
+    small = [flag for flag in SMALL if not flag.startswith("--env.episode_length")] + longer
     with_steps = [*small, "--algorithm.calql_steps=20"]
     assert main(["pretrain", *with_steps, f"--output_dir={folder}"]) == 0
     assert "20 Cal-QL steps on" in capsys.readouterr().out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +20,22 @@ from pld_ray.algorithm.asynchronous import AsynchronousLoop
 from pld_ray.algorithm.collection import BaseCollection
 from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.algorithm.evaluation import Contestant, Evaluation
+from pld_ray.algorithm.progress_file import read_progress
 from pld_ray.algorithm.rounds import Rounds
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
+from pld_ray.algorithm.state_file import StateFileError
 from pld_ray.base_policy import base_policy_fingerprint
-from pld_ray.errors import UserError
+from pld_ray.errors import UserError, user_error
+from pld_ray.files import write_json_atomically
+from pld_ray.manifest import MARK, CheckpointError, write_manifest
+from pld_ray.replay.storage import ReplayFileError
 from pld_ray.rollout import factory
 from pld_ray.rollout.messages import PublishedWeights, check_batches
+from pld_ray.run_state import PROGRESS_FILE
 
 if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
 
-PROGRESS_FILE = "residual_sac.json"
 NOT_DATA = ("base_policy", "assets", "vectorization", "step_timeout_s", "reset_timeout_s")
 CALQL_SHARE = 200  # steps of one training step of the initialisation
 
@@ -245,7 +249,8 @@ class ResidualSAC(Algorithm):
         """RLlib's own checkpoint, and beside it, without pickle, all that a run needs.
 
         `learner.json` / `learner.safetensors` hold networks, optimisers and the update's own
-        state, `replay/` both rings, `residual_sac.json` the counters.
+        state, `replay/` both rings, `residual_sac.json` the counters, `manifest.json` the checksums
+        of all these.
         """
         if self.loop is not None and self.phase == "online":
             self.loop.drain()
@@ -265,26 +270,25 @@ class ResidualSAC(Algorithm):
             "calql_done": self.calql_done,
             "next_shard": self.next_shard,
             "schedule": self.schedule.state_dict(),
+            MARK: True,
         }
         write_json_atomically(pathlib.Path(checkpoint_dir) / PROGRESS_FILE, progress)
+        write_manifest(pathlib.Path(checkpoint_dir))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """What `save_checkpoint` wrote, RLlib's own part aside; runners start new episodes.
 
         Raises:
-            FileNotFoundError: the folder is no checkpoint of ours.
-            ValueError: a part of it is missing, damaged, or of other spaces.
+            CheckpointError: the folder is no checkpoint of ours, or a file of it is damaged.
+            ValueError: a part of it is of other spaces or of another number of learners.
         """
-        path = pathlib.Path(checkpoint_dir) / PROGRESS_FILE
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{checkpoint_dir} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give a "
-                "folder that `pld-ray train` wrote under checkpoints/"
-            )
-        progress = json.loads(path.read_text())
+        progress = read_progress(pathlib.Path(checkpoint_dir))
         if self.loop is not None and self.phase == "online":
             self.loop.drain()
-        self._on_learner(lambda learner, path: learner.load(path), path=checkpoint_dir)
+        try:
+            self._on_learner(lambda learner, path: learner.load(path), path=checkpoint_dir)
+        except (StateFileError, ReplayFileError) as error:
+            raise CheckpointError(str(user_error(error))) from error
         self.phase = progress["phase"]
         self._iteration = progress["iteration"]
         self.env_steps = progress["env_steps"]
@@ -370,10 +374,3 @@ class ResidualSAC(Algorithm):
         super().cleanup()
         if self.base_policy_pool is not None:
             self.base_policy_pool.stop()
-
-
-def write_json_atomically(path: pathlib.Path, data: Any) -> None:
-    """Write beside `path`, then rename: a reader never sees half a file."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(data, indent=1))
-    os.replace(partial, path)

@@ -20,7 +20,6 @@ from ray.rllib.core import (
     DEFAULT_MODULE_ID,
 )
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
-from safetensors.torch import save_file
 
 from pld_ray.algorithm.calql import CalQLInitialization
 from pld_ray.algorithm.pretrained import load_critic
@@ -32,6 +31,7 @@ from pld_ray.algorithm.update_thread import UpdateThread, Work
 from pld_ray.errors import UserError
 from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 from pld_ray.rollout.messages import PublishedWeights, fetch_columns
+from pld_ray.tensor_files import save_tensors
 
 UPDATE_STATE = "residual_sac_update"
 # columns come read-only out of the object store; they are copied into the ring and never written
@@ -365,10 +365,13 @@ def describe_failure(error: NonFiniteLossError, failure_dir: str | None) -> str:
     saved = ""
     if failure_dir is not None:
         path = pathlib.Path(failure_dir) / f"nonfinite_{error.name}_{error.step}.safetensors"
-        path.parent.mkdir(parents=True, exist_ok=True)
         batch = {k: torch.as_tensor(v).contiguous().cpu() for k, v in error.batch.items()}
-        save_file(batch, str(path))
-        saved = f"; the batch is in {path}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_tensors(batch, path)
+            saved = f"; the batch is in {path}"
+        except OSError as why:
+            saved = f"; the batch could not be kept ({why})"
     return (
         f"{error.name} is not finite at update {error.step}{saved}. Training stopped before the "
         "weights were published: lower the learning rate or set grad_clip_norm, then resume from "

@@ -12,6 +12,7 @@ from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
 from pld_ray.algorithm.state_file import load_tree
 from pld_ray.errors import UserError
+from pld_ray.manifest import check_manifest
 
 TAKEN = (
     "critic.",
@@ -52,8 +53,10 @@ def load_critic(module: Any, checkpoint: str | os.PathLike[str]) -> None:
 
     Raises:
         PretrainedCriticError: the folder is no checkpoint, or its critic has another shape.
+        CheckpointError: it is damaged.
     """
     path = check_pretrained(checkpoint)
+    check_manifest(path, only=("learner.json", "learner.safetensors"))
     saved = load_tree(path / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
     own = {k: v for k, v in module.state_dict().items() if k.startswith(TAKEN)}
     for name, tensor in own.items():

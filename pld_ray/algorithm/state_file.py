@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from pld_ray.errors import UserError
+from pld_ray.tensor_files import save_arrays
 
 
 class StateFileError(UserError, ValueError):
@@ -32,10 +33,11 @@ def save_tree(path: pathlib.Path, tree: Any) -> None:
 
     Raises:
         TypeError: a leaf of another kind.
+        OSError: the disk is full or cannot be written.
     """
     arrays: dict[str, np.ndarray] = {}
     skeleton = _take_apart(tree, arrays)
-    save_file(arrays, path.with_suffix(".safetensors"))
+    save_arrays(arrays, path.with_suffix(".safetensors"))
     path.with_suffix(".json").write_text(json.dumps(skeleton))
 
 
@@ -49,7 +51,7 @@ def load_tree(path: pathlib.Path) -> Any:
         skeleton = json.loads(path.with_suffix(".json").read_text())
         arrays = load_file(path.with_suffix(".safetensors"))
         return _put_together(skeleton, arrays)
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise StateFileError(
             f"the checkpoint file {path}.json or .safetensors is missing or damaged ({error}); use "
             "an older checkpoint"

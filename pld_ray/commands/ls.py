@@ -37,6 +37,7 @@ STYLES = {
     "interrupted": "yellow",
     "failed": "red",
     "never started": "bright_black",
+    "damaged": "red",
 }
 DASH = "-"
 COLUMNS = ("run", "state", "base", "held", "validation", "steps", "seed", "age")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 
-from pld_ray.arguments import pop_value
+from pld_ray.arguments import pop_flag, pop_value
 
 USAGE = """usage: pld-ray register RUN_OR_SWEEP --name=NAME [options]
 
@@ -15,6 +15,7 @@ registered model NAME in MLflow: one model that takes the environment's observat
   --checkpoint=best     folder below RUN/checkpoints
   --alias=best          alias that moves to the new version
   --tracking_uri=URI    where the run's MLflow store is now, if it has moved
+  --trust               run the code that a foreign run names
 """
 
 
@@ -23,6 +24,7 @@ def run(args: list[str]) -> int:
     from pld_ray.config import ConfigError
 
     name, checkpoint = pop_value(args, "name"), pop_value(args, "checkpoint") or "best"
+    trust = pop_flag(args, "trust")
     alias, uri = pop_value(args, "alias") or "best", pop_value(args, "tracking_uri")
     if len(args) != 1 or name is None:
         raise ConfigError(USAGE.splitlines()[0])
@@ -30,7 +32,9 @@ def run(args: list[str]) -> int:
 
     from pld_ray.registry import register_policy
 
-    made = register_policy(folder, name, checkpoint=checkpoint, alias=alias, tracking_uri=uri)
+    made = register_policy(
+        folder, name, checkpoint=checkpoint, alias=alias, tracking_uri=uri, trust=trust
+    )
     print(
         f"{folder.name}, checkpoint {checkpoint}, is version {made.version} of {name} at "
         f"{made.tracking_uri}\n"

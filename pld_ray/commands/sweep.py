@@ -8,8 +8,9 @@ from typing import Any
 from pld_ray.arguments import pop_flag, pop_value
 
 USAGE = """usage: pld-ray sweep FILE.yaml [--key=value ...]
-       pld-ray sweep --resume=DIR [--ray_address=ADDRESS]
+       pld-ray sweep --resume=DIR [--ray_address=ADDRESS] [--trust]
 
+  --trust               with --resume: run the code that a foreign sweep names
   --dry_run             print the trials and the resources they need, then stop
   --json                with --dry_run: as JSON
   --print_config        print the complete sweep and stop
@@ -28,13 +29,15 @@ def run(args: list[str]) -> int:
     print_config = pop_flag(args, "print_config")
     resume = pop_value(args, "resume")
     if resume is not None:
-        ray_address = pop_value(args, "ray_address")
+        ray_address, trust = pop_value(args, "ray_address"), pop_flag(args, "trust")
         if args or dry_run or print_config:
             raise ConfigError("--resume takes the sweep's own settings; give no other flags")
 
         from pld_ray.sweep.run import resume_sweep
 
-        return conclude(resume_sweep(pathlib.Path(resume), ray_address), pathlib.Path(resume))
+        return conclude(
+            resume_sweep(pathlib.Path(resume), ray_address, trust), pathlib.Path(resume)
+        )
     sweep = load_sweep(args)
     if print_config:
         print(dump_sweep(sweep.config), end="")

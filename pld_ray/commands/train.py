@@ -10,7 +10,9 @@ from pld_ray.start_up import StartUp
 USAGE = """usage: pld-ray train [--config_path=FILE.yaml] [--key=value ...]
 
   --algorithm.utd=2 ...   any dotted key of the configuration
-  --resume=RUN_DIR        continue a run from its newest checkpoint
+  --resume=RUN_DIR        continue a run from its newest checkpoint that is whole
+  --checkpoint=NAME       with --resume: from this one of RUN_DIR/checkpoints
+  --trust                 with --resume: run the code that a foreign run names
   --print_config          print the complete configuration and stop
   --explain KEY           say what a key, or the keys of a group, mean and stop
   --dry_run               check configuration, environment and policy, then stop
@@ -33,7 +35,8 @@ def run(args: list[str]) -> int:
 def configured(args: list[str], start: StartUp) -> int:
     """`run`, whose steps are told to `start`."""
     print_config, dry_run = pop_flag(args, "print_config"), pop_flag(args, "dry_run")
-    resume = pop_value(args, "resume")
+    resume, checkpoint = pop_value(args, "resume"), pop_value(args, "checkpoint")
+    trust = pop_flag(args, "trust")
     if resume is not None:
         start.left = f"continue with pld-ray train --resume={resume}"
     if not (print_config or dry_run):
@@ -41,9 +44,12 @@ def configured(args: list[str], start: StartUp) -> int:
     from pld_ray.config import ConfigError, TrainConfig
     from pld_ray.config_file import config_path, load_config, main_print
 
+    if (checkpoint is not None or trust) and resume is None:
+        raise ConfigError("--checkpoint=NAME and --trust go with --resume=RUN_DIR")
     preset = path.stem if (path := config_path(args)) else "default"
     if resume is not None:
         from pld_ray.run_dir import RunDir
+        from pld_ray.trust import check_trusted
 
         others = [a for a in args if not a.startswith("--total_steps")]
         if others:
@@ -52,6 +58,7 @@ def configured(args: list[str], start: StartUp) -> int:
                 "(only --total_steps can be given anew)"
             )
         config = RunDir(resume).load_config()
+        check_trusted(config, RunDir(resume).path / "config.yaml", trust)
         if args:
             config.total_steps = load_config(TrainConfig, args).total_steps
     else:
@@ -69,7 +76,9 @@ def configured(args: list[str], start: StartUp) -> int:
     from pld_ray.run_dir import RunDir
     from pld_ray.train import train
 
-    summary = train(config, pathlib.Path(resume) if resume else None, preset, start)
+    summary = train(
+        config, pathlib.Path(resume) if resume else None, preset, start, checkpoint, trust
+    )
     if "residual_success" in summary:
         folder = RunDir(resume or config.output_dir).path
         base, residual = summary["base_success"], summary["residual_success"]

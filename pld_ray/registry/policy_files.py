@@ -40,7 +40,7 @@ def export_policy(
         The content of `policy_config.json`.
 
     Raises:
-        StateFileError: the checkpoint is incomplete.
+        CheckpointError, StateFileError: the checkpoint is damaged or incomplete.
         FileNotFoundError: the base policy is gone.
     """
     from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
@@ -48,7 +48,9 @@ def export_policy(
     from pld_ray.algorithm.module import non_inference
     from pld_ray.algorithm.state_file import load_tree, save_tree
     from pld_ray.build import algorithm_config
+    from pld_ray.manifest import check_manifest
 
+    check_manifest(checkpoint, only=("learner.json", "learner.safetensors"))
     state = load_tree(checkpoint / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
     left_out = non_inference(config.algorithm)
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}

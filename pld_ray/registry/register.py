@@ -49,6 +49,7 @@ def register_policy(
     alias: str = ALIAS,
     tracking_uri: str | None = None,
     run_id: str | None = None,
+    trust: bool = False,
 ) -> RegisteredPolicy:
     """Make a new version of the registered model `name` from a checkpoint of a run.
 
@@ -58,6 +59,7 @@ def register_policy(
         checkpoint: folder below the run's `checkpoints/`.
         alias: set to the new version.
         tracking_uri, run_id: of the run in MLflow; None is what its folder says.
+        trust: run the code that the run names, see `pld_ray.trust`.
 
     Raises:
         ConfigError: no such checkpoint, a run that MLflow does not know, a name it does not take,
@@ -65,10 +67,12 @@ def register_policy(
     """
     from pld_ray.config import ConfigError
     from pld_ray.run_dir import run_of_checkpoint
+    from pld_ray.trust import check_trusted
 
     folder = pathlib.Path(run_dir).resolve()
     path = folder / "checkpoints" / checkpoint
     config = run_of_checkpoint(path).load_config()
+    check_trusted(config, folder / "config.yaml", trust)
     record = read_record(folder) or {}
     uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
     if uri is None or run is None:

@@ -11,10 +11,11 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from pld_ray.errors import UserError
+from pld_ray.tensor_files import save_tensors
 
 FORMAT = "pld-ray frame ring"
 FORMAT_VERSION = 2
@@ -25,6 +26,10 @@ OWN_FILES = (f"{PARTIAL}*", "segment-*.safetensors", "rows-*.safetensors")  # ro
 
 class ReplayFileError(UserError, ValueError):
     """A saved ring is damaged or belongs to something else; the message says which and why."""
+
+
+class ReplayMissingError(ReplayFileError, FileNotFoundError):
+    """A file of a saved ring is not there; the message names it."""
 
 
 class OpenFolder:
@@ -66,7 +71,7 @@ def write_tensors(folder: pathlib.Path, tensors: Mapping[str, Tensor]) -> tuple[
     """Write `segment-<digest>.safetensors`; its name, SHA-256 and size in bytes."""
     partial = folder / f"{PARTIAL}segment.safetensors"
     try:
-        save_file({name: tensor.cpu() for name, tensor in tensors.items()}, partial)
+        save_tensors({name: tensor.cpu() for name, tensor in tensors.items()}, partial)
         digest, num_bytes = sha256(partial), partial.stat().st_size
         name = f"segment-{digest[:16]}.safetensors"
         os.replace(partial, folder / name)
@@ -76,9 +81,9 @@ def write_tensors(folder: pathlib.Path, tensors: Mapping[str, Tensor]) -> tuple[
 
 
 def check_file(path: pathlib.Path, digest: str, num_bytes: int) -> None:
-    """Raise FileNotFoundError or ReplayFileError unless the file is the one that was written."""
+    """Raise ReplayMissingError or ReplayFileError unless the file is the one that was written."""
     if not path.is_file():
-        raise FileNotFoundError(
+        raise ReplayMissingError(
             f"replay {path}: no such file, though {META_FILE} names it; take another checkpoint"
         )
     found = path.stat().st_size
@@ -118,12 +123,12 @@ def read_meta(folder: pathlib.Path, schema: Mapping[str, Any]) -> dict[str, Any]
     """`ring.json`, after checking that it is whole and has this schema.
 
     Raises:
-        FileNotFoundError: it does not exist.
+        ReplayMissingError: it does not exist.
         ReplayFileError: otherwise.
     """
     path = folder / META_FILE
     if not path.is_file():
-        raise FileNotFoundError(
+        raise ReplayMissingError(
             f"replay {path}: no such file; give a folder that a ring was saved to"
         )
     try:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pld_ray.config import ConfigError
+from pld_ray.files import write_atomically
 from pld_ray.report import tables
 from pld_ray.report.inputs import select
 from pld_ray.report.summary import Summary, summarize
 from pld_ray.report.videos import find_videos
-from pld_ray.tracking.files import write_atomically
 
 PAGE, PICTURE, TRIALS, POINTS = "report.html", "curves.png", "trials.csv", "points.csv"
 

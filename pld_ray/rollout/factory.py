@@ -13,6 +13,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envs
 from pld_ray.base_policy import BasePolicy, NoBasePolicy
+from pld_ray.rollout.entry_point import environment_class
 from pld_ray.rollout.env_group import EnvGroup, InProcessEnvs, MakeEnv
 from pld_ray.rollout.subprocess_envs import SubprocessEnvs
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
@@ -63,13 +64,7 @@ def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
         raise ValueError(f"env_config has unknown keys {unknown}; known are {sorted(known)}")
     if entry_point is None:
         return functools.partial(envs.LiberoEnv, **settings)
-    try:
-        make: Any = gym.envs.registration.load_env_creator(entry_point)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(
-            f"env_config entry_point={entry_point!r} cannot be loaded ({error}): give it as "
-            "'module:class', importable on every node"
-        ) from error
+    make: Any = environment_class(entry_point)
     render_mode = {"render_mode": settings["render_mode"]} if "render_mode" in settings else {}
     return functools.partial(make, **(settings.get("kwargs") or {}), **render_mode)
 

@@ -11,10 +11,11 @@ import tempfile
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from pld_ray.errors import UserError
 from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
+from pld_ray.tensor_files import save_arrays
 
 FORMAT_VERSION = 1
 META_FILE = "collection.json"
@@ -78,7 +79,7 @@ class OfflineCache:
             for name, episodes in (("offline", offline), ("warmup", warmup)):
                 columns, lengths = concatenate_episodes(episodes)
                 file = partial / f"{name}.safetensors"
-                save_file(columns, file)
+                save_arrays(columns, file)
                 meta[name] = {"episode_lengths": lengths, "sha256": sha256(file)}
             (partial / META_FILE).write_text(json.dumps(meta, indent=1))
             os.replace(partial, self.folder)  # refused by the system unless the folder is empty

@@ -17,6 +17,7 @@ from pld_ray.config_file import (
     read_mapping,
     set_key,
 )
+from pld_ray.credentials import refuse_password
 from pld_ray.options import check_options, option
 from pld_ray.sweep.checks import check_changes, check_draws, check_size
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
@@ -153,6 +154,7 @@ class SweepConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value that cannot work by itself."""
+        refuse_password(self.tracking.uri, "tracking.uri")
         try:
             check_options(self)
         except ValueError as error:

@@ -12,6 +12,7 @@ from ray import tune
 
 from pld_ray.run_dir import RunDir
 from pld_ray.sweep.config import label
+from pld_ray.sweep.ended import ended_figures
 from pld_ray.sweep.trial import FAILED_FILE, trial_folder
 
 ENDED = ("finished", "stopped early", "failed")
@@ -47,7 +48,7 @@ def state_of(folder: pathlib.Path, result: tune.Result) -> str:
     """`finished`, `stopped early` (by the scheduler or a stop rule), `failed` or `open`."""
     if result.error is not None:
         return "failed"
-    if not (result.metrics or {}).get("done"):
+    if not (result.metrics or {}).get("done") and ended_figures(folder) is None:
         return "open"
     return "finished" if (folder / "summary.json").is_file() else "stopped early"
 

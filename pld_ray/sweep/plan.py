@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 import warnings
@@ -44,15 +45,31 @@ def num_trials(sweep: Sweep) -> int:
     return len(sweep_points(sweep))
 
 
-def param_space(sweep: Sweep) -> dict[str, Any]:
-    """What Tune draws trials from: the points themselves, or the domains of a search."""
+def points_now(sweep: Sweep, known: Mapping[str, Mapping[str, Any]]) -> list[Point]:
+    """The points of a sweep, where those that were begun are now: only a population's move."""
+    moving = set(sweep.config.scheduler.mutations)
+    return [
+        {**point, **{a: v for a, v in known.get(trial_id(i), {}).items() if a in moving}}
+        for i, point in enumerate(sweep_points(sweep))
+    ]
+
+
+def param_space(
+    sweep: Sweep, known: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """What Tune draws trials from: the points themselves, or the domains of a search.
+
+    Args:
+        sweep: whose space it is.
+        known: trial -> where it is now, of those that were begun; a population's have moved.
+    """
     config = sweep.config
     if config.searcher == "optuna":
         axes = {axis: tune_domain(domain) for axis, domain in config.space.items()}
         if config.variants:
             axes["variant"] = tune.choice(list(config.variants))
         return {"point": axes}
-    named = [{"id": trial_id(index), **p} for index, p in enumerate(sweep_points(sweep))]
+    named = [{"id": trial_id(i), **p} for i, p in enumerate(points_now(sweep, known or {}))]
     return {"point": tune.grid_search(named)}
 
 
@@ -60,8 +77,13 @@ def trial_id(index: int) -> str:
     return f"t{index:04d}"
 
 
-def searcher(config: SweepConfig) -> Searcher | None:
-    """Optuna's TPE, each point repeated with every seed; None draws the points beforehand."""
+def searcher(config: SweepConfig, known: Sequence[Mapping[str, Any]] = ()) -> Searcher | None:
+    """Optuna's TPE, each point repeated with every seed; None draws the points beforehand.
+
+    Args:
+        config: of the sweep.
+        known: points that were begun, which are suggested again before any new one.
+    """
     if config.searcher != "optuna":
         return None
     import optuna
@@ -69,7 +91,15 @@ def searcher(config: SweepConfig) -> Searcher | None:
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    search = OptunaSearch(metric=config.metric, mode="max", seed=config.search_seed)
+    axes = {*config.space, *(["variant"] if config.variants else [])}
+    begun = {json.dumps(point, sort_keys=True): point for point in known if point.keys() == axes}
+    again = [{f"point/{axis}": v for axis, v in point.items()} for point in begun.values()]
+    search = OptunaSearch(
+        metric=config.metric,
+        mode="max",
+        seed=config.search_seed,
+        points_to_evaluate=again or None,
+    )
     if len(config.seeds) == 1:
         return search
     return Repeater(search, repeat=len(config.seeds), set_index=True)
@@ -181,7 +211,9 @@ def _take(bundle: Resources, free: list[dict[str, float]]) -> bool:
     return not bundle
 
 
-def context(sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str) -> dict[str, Any]:
+def context(
+    sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str, resumed: bool = False
+) -> dict[str, Any]:
     """What every trial is told, as plain values."""
     tracking = {**encode(sweep.config.tracking), "uri": uri}
     return {
@@ -191,6 +223,7 @@ def context(sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str) ->
         "preset": sweep.preset,
         "tracking": tracking,
         "parent_run_id": parent_run_id,
+        "resumed": resumed,
     }
 
 

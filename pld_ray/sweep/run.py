@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
@@ -17,13 +18,15 @@ from pld_ray.build import check_environment
 from pld_ray.cluster import check_fits, start_ray
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config_file import decode, dump_config, encode, read_config
+from pld_ray.files import undone_unless, write_atomically
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig, dump_sweep
+from pld_ray.sweep.ended import EndedTrials, known_names, known_points, point_key
 from pld_ray.sweep.outcome import as_csv, summarize, trial_row
 from pld_ray.sweep.progress import SweepProgress
 from pld_ray.sweep.trial import trial_folder
-from pld_ray.tracking.files import write_atomically
 from pld_ray.tracking.logfile import setup_logging, write_to_log
+from pld_ray.trust import check_trusted, remember
 
 FORMAT_VERSION = 1
 SWEEP_FILE, STATE_FILE, BASE_FILE = "sweep.yaml", "sweep.json", "base.yaml"
@@ -47,29 +50,39 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
         )
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty: give another --name=... or --output_dir")
+    remember(trial_configs(sweep))
     check_points(sweep)
     own_ray = start_ray(sweep.base, sweep.config.ray_address)
     try:
         check_resources(sweep)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / BASE_FILE, dump_config(sweep.base))
-        settings = decode(SweepConfig, encode(sweep.config))
-        settings.output_dir = None
-        write_atomically(folder / SWEEP_FILE, dump_sweep(settings))
-        return _Driver(sweep, folder, resumed=False).run()
+        with undone_unless(folder, lambda: any(folder.glob("trials/*"))):
+            write_atomically(folder / BASE_FILE, dump_config(sweep.base))
+            settings = decode(SweepConfig, encode(sweep.config))
+            settings.output_dir = None
+            write_atomically(folder / SWEEP_FILE, dump_sweep(settings))
+            return _Driver(sweep, folder, resumed=False).run()
     finally:
         if own_ray:
             ray.shutdown()
 
 
-def resume_sweep(folder: pathlib.Path, ray_address: str | None = None) -> dict[str, Any]:
+def resume_sweep(
+    folder: pathlib.Path, ray_address: str | None = None, trust: bool = False
+) -> dict[str, Any]:
     """Go on with a sweep that was killed or interrupted; what is finished is not rerun.
+
+    Args:
+        folder: of the sweep.
+        ray_address: of another cluster than the sweep's own.
+        trust: run the code that the sweep names, see `pld_ray.trust`.
 
     Raises:
         ConfigError: the folder holds no sweep, or one of another version.
     """
     folder = folder.resolve()
     sweep = load_folder(folder)
+    for config in trial_configs(sweep, known_points(folder / "trials")):
+        check_trusted(config, folder / BASE_FILE, trust)
     own_ray = start_ray(sweep.base, ray_address or sweep.config.ray_address)
     try:
         check_resources(sweep)
@@ -98,7 +111,7 @@ def load_folder(folder: pathlib.Path) -> Sweep:
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     config.output_dir = str(folder)
-    return Sweep(config, base, state["preset"])
+    return Sweep(config, base, str(state.get("preset", "default")))
 
 
 def read_state(folder: pathlib.Path) -> dict[str, Any]:
@@ -111,18 +124,30 @@ def read_state(folder: pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{folder} holds no sweep: {STATE_FILE} is missing")
     try:
-        state = json.loads(path.read_text())
+        state = json.loads(path.read_bytes())
         assert isinstance(state, dict)
-    except (ValueError, AssertionError):
+    except (OSError, ValueError, AssertionError, RecursionError):
         raise ConfigError(f"{path} is damaged: it must hold a JSON object") from None
     return state
+
+
+def trial_configs(
+    sweep: Sweep, known: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[TrainConfig]:
+    """Every trial's configuration; of a search the one that it starts from.
+
+    Args:
+        sweep: new, or resumed.
+        known: points of a resumed one's trials.
+    """
+    for point in plan.points_now(sweep, known or {}) if sweep.config.searcher == "random" else [{}]:
+        yield sweep.trial_config(point)
 
 
 def check_points(sweep: Sweep) -> None:
     """Build every trial's configuration, and open each different environment and policy once."""
     seen = set()
-    for point in plan.sweep_points(sweep) if sweep.config.searcher == "random" else [{}]:
-        config = sweep.trial_config(point)
+    for config in trial_configs(sweep):
         parts = encode(config)
         key = json.dumps([parts["env"], parts["policy"], parts["evaluation"]], sort_keys=True)
         if key not in seen:
@@ -132,8 +157,7 @@ def check_points(sweep: Sweep) -> None:
 
 def check_resources(sweep: Sweep) -> None:
     """Refuse a sweep none of whose trials finds room on the cluster."""
-    for point in plan.sweep_points(sweep) if sweep.config.searcher == "random" else [{}]:
-        config = sweep.trial_config(point)
+    for config in trial_configs(sweep):
         check_fits(config, plan.roles(sweep, config))
 
 
@@ -174,26 +198,19 @@ class _Driver:
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
         uri = self.tracker.tracking_uri if self.tracker else ""
         run_id = self.tracker.run_id if self.tracker else ""
-        context = plan.context(self.sweep, self.folder, uri, run_id)
+        context = plan.context(self.sweep, self.folder, uri, run_id, self.resumed)
         trainable = plan.trainable(self.sweep, context)
-        space = plan.param_space(self.sweep)
+        trials = self.folder / "trials"
+        points = known_points(trials)
+        space = plan.param_space(self.sweep, points)
         state = self.folder / "tune"
-        if self.resumed and tune.Tuner.can_restore(str(state)):
-            return tune.Tuner.restore(
-                str(state),
-                trainable=trainable,
-                param_space=space,
-                resume_unfinished=True,
-                resume_errored=True,
-            ).fit()
-        if state.exists():  # the driver died before Tune wrote down a single trial
-            shutil.rmtree(state)
+        remove(state)  # what Tune keeps there for itself is pickled, and never read again
         is_search = config.searcher == "optuna"
         return tune.Tuner(
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(
-                search_alg=plan.searcher(config),
+                search_alg=plan.searcher(config, list(points.values())),
                 scheduler=plan.scheduler(self.sweep),
                 num_samples=plan.num_trials(self.sweep) if is_search else 1,
                 max_concurrent_trials=config.max_concurrent,
@@ -214,7 +231,8 @@ class _Driver:
                         plan.num_trials(self.sweep),
                         config.metric,
                         config.stop.env_steps or self.sweep.base.total_steps,
-                    )
+                    ),
+                    EndedTrials(trials),
                 ],
                 verbose=0,
             ),
@@ -288,16 +306,31 @@ class _Driver:
         write_atomically(self.folder / STATE_FILE, json.dumps(content, indent=1) + "\n")
 
 
+def remove(folder: pathlib.Path) -> None:
+    """Delete a folder, or the link that stands for one."""
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+
+
 class TrialName:
-    """Names a trial after its point's id; a searcher's points are counted as they come."""
+    """Names a trial after its point's id; a searcher's points are counted as they come.
+
+    A point that was begun before the sweep was resumed has its name already.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
+        self.known = known_names(folder / "trials")
 
     def __call__(self, trial: Any) -> str:
         point = trial.config["point"]
         if "id" in point:
             return str(point["id"])
+        key = point_key(point, trial.config.get("__trial_index__"))
+        if key in self.known:
+            return self.known.pop(key)
         name = plan.trial_id(len(list((self.folder / "trials").glob("t*"))))
         trial_folder(self.folder, name).mkdir(parents=True)
         return name

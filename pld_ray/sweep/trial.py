@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import time
 from typing import Any
 
 from ray import tune
 
-from pld_ray.algorithm.algorithm import ResidualSAC, write_json_atomically
+from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.build import build_algorithm
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
 from pld_ray.config_file import decode
+from pld_ray.files import write_json_atomically
 from pld_ray.listing import TRIAL_FILE
 from pld_ray.open_tracker import open_tracker
 from pld_ray.run_dir import RunDir, checkpoint_steps
+from pld_ray.run_state import read_json
 from pld_ray.sweep.config import Sweep, SweepConfig, label
+from pld_ray.sweep.ended import POINT_FILE, ended_figures, write_trial
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.training_loop import TrainingLoop
@@ -46,7 +48,7 @@ class SweepTrial(tune.Trainable):
         self._loop: TrainingLoop | None = None
         self._algorithm: ResidualSAC | None = None
         self._tracker: MlflowRun | None = None
-        self._summary: dict[str, Any] | None = None
+        self._figures_at_end: dict[str, Any] | None = None
         self._run = RunDir(trial_folder(self._sweep_dir, self.trial_name))
         plan = Sweep(
             decode(SweepConfig, sweep["settings"]),
@@ -58,16 +60,24 @@ class SweepTrial(tune.Trainable):
         self._config.output_dir = str(self._run.path)
         self._config.tracking = TrackingConfig(**sweep["tracking"])
         self._stop = plan.config.stop
-        summary = self._run.path / "summary.json"
-        if summary.is_file() and not self._is_population:
-            self._summary = json.loads(summary.read_text())  # it ended, and the driver died
+        summary = read_json(self._run.path / "summary.json")
+        self._figures_at_end = ended_figures(self._run.path)
+        if "residual_success" in summary and (self._figures_at_end or not self._is_population):
+            self._figures_at_end = final_figures(summary)  # it ended, and the driver died
             self._track(point, sweep, plan.config.name)
             self._end("FINISHED")
             return
+        if self._figures_at_end is not None:
+            return  # its scheduler had stopped it
         known = (self._run.path / "config.yaml").is_file()
         self._run.path.mkdir(parents=True, exist_ok=True)
         write_json_atomically(self._run.path / TRIAL_FILE, {"point": label(point)})
         self._logger = setup_logging(self._run.path)
+        write_trial(
+            self._run.path,
+            point={axis: value for axis, value in config["point"].items() if axis != "id"},
+            index=config.get("__trial_index__"),
+        )
         try:
             self._start(point, known, sweep, plan.config.name)
         except Exception as error:
@@ -87,8 +97,14 @@ class SweepTrial(tune.Trainable):
         self._loop = TrainingLoop(
             self._config, self._run, self._algorithm, self._tracker, self._logger
         )
-        if known and not self._is_population:
-            self._loop.restore()
+        if known and self._is_population and sweep["resumed"]:
+            name = read_json(self._run.path / POINT_FILE).get("checkpoint")
+            path = self._run.checkpoints / str(name)  # not the newest: a donor's may be older
+            self._loop.restore(path if path.is_dir() else None)
+        elif known and not self._is_population:
+            restored = self._loop.restore()
+            if restored is not None:
+                self._run.go_on_from(restored)
 
     def _track(self, point: dict[str, Any], sweep: dict[str, Any], sweep_name: str) -> None:
         """Take the folder, and make or continue its MLflow run under the sweep's."""
@@ -117,8 +133,8 @@ class SweepTrial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Train until an evaluation is over, or to the end of the run."""
         if self._loop is None:
-            assert self._summary is not None
-            return {**final_figures(self._summary), "done": True}
+            assert self._figures_at_end is not None
+            return {**self._figures_at_end, "done": True}
         try:
             self._loop.prepare()
             row: dict[str, Any] = {}
@@ -127,9 +143,10 @@ class SweepTrial(tune.Trainable):
             figures = self._figures(row)
             if self._loop.done or self._has_learnt_enough(figures):
                 self._loop.warn_if_nothing_was_learnt()
-                self._summary = self._loop.finish(self._started)
+                summary = self._loop.finish(self._started)
                 self._end("FINISHED")
-                return {**figures, **final_figures(self._summary), "done": True}
+                self._figures_at_end = {**figures, **final_figures(summary)}
+                return {**self._figures_at_end, "done": True}
             return figures
         except Exception as error:
             self._fail(error)
@@ -161,6 +178,8 @@ class SweepTrial(tune.Trainable):
         name = "final" if self._loop is None else self._loop.save_periodic().name
         pointer = {"trial": self.trial_name, "checkpoint": name}
         write_json_atomically(pathlib.Path(checkpoint_dir) / POINTER_FILE, pointer)
+        if self._loop is not None:
+            write_trial(self._run.path, checkpoint=name)
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """Continue from it, or from a newer one that this trial wrote before it died.
@@ -170,7 +189,7 @@ class SweepTrial(tune.Trainable):
         """
         if self._loop is None:
             return
-        pointer = json.loads((pathlib.Path(checkpoint_dir) / POINTER_FILE).read_text())
+        pointer = read_json(pathlib.Path(checkpoint_dir) / POINTER_FILE)
         run = RunDir(trial_folder(self._sweep_dir, pointer["trial"]))
         path = run.checkpoints / pointer["checkpoint"]
         if pointer["trial"] == self.trial_name and not self._is_population:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pld_ray.tracking.files import write_atomically
+from pld_ray.files import write_atomically
 from pld_ray.tracking.statistics import wilson_interval
 
 

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from pld_ray.tracking.files import write_atomically
+from pld_ray.files import write_atomically
 
 
 class MetricsHistory:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from pld_ray.algorithm.algorithm import PROGRESS_FILE
+from pld_ray.algorithm.progress_file import PROGRESS_FILE
 from pld_ray.cli import main
 from pld_ray.run_state import PROGRESS_FILE as LISTED_PROGRESS_FILE
 from pld_ray.tracking.mlflow_record import write_record

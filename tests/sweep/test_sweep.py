@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pathlib
+import pickle
 import signal
 import subprocess
 import sys
@@ -136,6 +138,35 @@ def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path):
     assert {run.data.params["seed"] for run in runs} == {"3"}
     (killed,) = (run for run in runs if run.data.tags["trial"] == "t0000")
     assert int(killed.data.tags["resumed_at_step"]) >= 200
+    check_resume(folder)
+
+
+class Planted:
+    """Makes the file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (pathlib.Path.touch, (self.path,))
+
+
+def check_resume(folder):
+    """A resumed sweep runs no ended trial again, and opens no pickle of its folder."""
+    ended, cut_off = (folder / "trials" / name for name in ("t0000", "t0001"))
+    (cut_off / "summary.json").unlink()
+    (cut_off / "ended.json").unlink()
+    before = (ended / "summary.json").stat().st_mtime_ns
+    owned = folder.parent / "owned"
+    planted = [path for path in (folder / "tune").rglob("*") if path.is_file()]
+    assert "tuner.pkl" in {path.name for path in planted}
+    for path in (*planted, folder / "tuner.pkl", cut_off / "state.pkl"):
+        path.write_bytes(pickle.dumps(Planted(owned)))
+    assert main(["sweep", f"--resume={folder}"]) == 0
+    assert not owned.exists()
+    assert (ended / "summary.json").stat().st_mtime_ns == before, "it was run again"
+    assert (cut_off / "summary.json").is_file()
+    check_ended(folder, 2)
 
 
 @pytest.mark.chaos
@@ -184,7 +215,7 @@ def test_a_wrong_tracking_uri_stops_the_sweep_before_its_first_trial(sweep_file,
     arguments = [f"--output_dir={folder}", "--tracking.uri=htp://nowhere:1"]
     assert main(["sweep", str(sweep_file), *arguments]) == 2
     assert "htp://nowhere:1" in capsys.readouterr().err
-    assert not (folder / "trials").exists()
+    assert not folder.exists()
 
 
 POPULATION = {

@@ -1,0 +1,74 @@
+"""What a resumed sweep knows of its trials: our own JSON in their folders, nothing of Tune's.
+
+    point.json   written by the trial: its point, and the checkpoint it told Tune of last
+    ended.json   written by the driver when Tune is done with a trial: its last figures
+
+A resumed sweep gives Tune everything again. A trial that has ended tells its last figures at once;
+one that was cut off goes on in its folder. Schedulers and searchers see every result that way.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+from ray.tune import Callback
+
+from pld_ray.files import write_json_atomically
+from pld_ray.run_state import is_figure, read_json
+
+POINT_FILE, ENDED_FILE = "point.json", "ended.json"
+
+
+class EndedTrials(Callback):
+    """Notes in its folder that a trial has ended.
+
+    Args:
+        trials: folder of the trials' folders.
+    """
+
+    def __init__(self, trials: pathlib.Path) -> None:
+        self.trials = trials
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        folder = self.trials / str(trial)
+        if folder.is_dir():
+            figures = {k: v for k, v in (trial.last_result or {}).items() if is_figure(v)}
+            write_json_atomically(folder / ENDED_FILE, figures)
+
+
+def ended_figures(folder: pathlib.Path) -> dict[str, Any] | None:
+    """The last figures of a trial that has ended; None while it has not."""
+    return read_json(folder / ENDED_FILE) or None
+
+
+def write_trial(folder: pathlib.Path, **entries: Any) -> None:
+    """Set entries of `point.json`."""
+    write_json_atomically(folder / POINT_FILE, {**read_json(folder / POINT_FILE), **entries})
+
+
+def known_points(trials: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Trial -> the point that it was at last, without its id, of every trial that was begun."""
+    read = {path.parent.name: read_json(path) for path in sorted(trials.glob(f"t*/{POINT_FILE}"))}
+    return {name: entry["point"] for name, entry in read.items() if is_point(entry.get("point"))}
+
+
+def known_names(trials: pathlib.Path) -> dict[str, str]:
+    """`point_key` of every trial that was begun -> its name."""
+    names = {}
+    for path in sorted(trials.glob(f"t*/{POINT_FILE}")):
+        entry = read_json(path)
+        if is_point(entry.get("point")):
+            names[point_key(entry["point"], entry.get("index"))] = path.parent.name
+    return names
+
+
+def point_key(point: dict[str, Any], index: int | None) -> str:
+    """What tells a searcher's trials apart: the point, and which repetition of it."""
+    return json.dumps([point, index or 0], sort_keys=True)
+
+
+def is_point(value: Any) -> bool:
+    """Whether a stored value can be a point: axis -> plain value."""
+    return isinstance(value, dict)
