@@ -169,10 +169,19 @@ def test_no_key_takes_null_nan_or_a_group_that_is_none(tmp_path):
                     fuzz.check_sentence(str(error), field.key.partition(".")[0])
 
 
-@pytest.mark.parametrize("argv", [["train", "foo"], ["eval", "--checkpoint=a", "--checkpoint=b"]])
-def test_a_mistake_on_the_command_line_is_one_line(argv, capsys):
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["train", "foo"], "pld-ray: 'foo' is no flag: settings are given as --key=value"),
+        (["eval", "--checkpoint=a", "--checkpoint=b"], "pld-ray: --checkpoint is given twice"),
+        (["eval", "--checkpoint"], "pld-ray: --checkpoint needs a value"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(argv, message, capsys):
     assert main(argv) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    told = capsys.readouterr().err
+    assert told.startswith(message)
+    assert told.count("\n") == 1
 
 
 @pytest.mark.chaos
