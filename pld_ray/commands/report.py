@@ -40,7 +40,10 @@ def run(args: list[str]) -> int:
     )
     if made["points"] and made["points"][0]["iqm_success"] is not None:
         best = made["points"][0]
-        print(f"best: {best['point']}: {best['iqm_success']:.0%} (n = {best['n_seeds']})")
+        crown = "highest" if made["separation"] else "best" if settings > 1 else "success"
+        remark = f", {made['separation']}" if made["separation"] else ""
+        figure = f"{best['iqm_success']:.0%} (n = {best['n_seeds']})"
+        print(f"{crown}: {best['point']}: {figure}{remark}")
     for words in made["missing"]:
         print(f"missing: {words}")
     for path in made["files"]:

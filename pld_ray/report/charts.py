@@ -135,12 +135,14 @@ def line_chart(
             x_axis(x, y.start, y.end, "environment steps", short_number, 9 if width == WIDE else 5),
         ]
         parts += [_draw_line(series, x, y, scope) for series in reversed(lines)]
-        for mark in marks:
-            at = y(mark.value)
+        free = -math.inf  # the margin's words keep off one another, from the top down
+        for mark in sorted(marks, key=lambda mark: -mark.value):
+            at, words = y(mark.value), mark.words.split("\n")
             parts.append(line(x.start, at, x.end, at, mark.css))
-            words = mark.words.split("\n")
+            first = max(at - 6.5 * (len(words) - 1), free)
+            free = first + 13 * len(words)
             parts += [
-                text(x.end + 5, at + 4 + 13 * (i - (len(words) - 1) / 2), word, f"{mark.css} note")
+                text(x.end + 5, first + 4 + 13 * i, word, f"{mark.css} note")
                 for i, word in enumerate(words)
             ]
         return picture(width, high, label, Markup("").join(parts), css_width(width))

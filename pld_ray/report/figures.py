@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -85,11 +84,10 @@ def curves_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:
     if not lines:
         return None
     marks = [charts.Mark(summary.threshold, percent(summary.threshold), "threshold")]
-    if summary.base is not None:
-        marks.append(charts.Mark(summary.base, f"base\n{percent(summary.base)}", "base"))
-    return charts.line_chart(
-        lines, "success rate over environment steps", marks=marks, y_range=success_range(summary)
-    )
+    base = summary.validation_base
+    if base is not None:
+        marks.append(charts.Mark(base, f"base\n{percent(base)}", "base"))
+    return charts.line_chart(lines, "success rate over environment steps", marks=marks)
 
 
 def finals_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:
@@ -115,7 +113,7 @@ def finals_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:
         rows,
         "final success of each setting",
         x_name="final success",
-        x_range=success_range(summary),
+        x_range=(0.0, 1.0),
         show=percent,
         line_at=None if base is None else (base, f"base policy {percent(base)}"),
     )
@@ -132,17 +130,17 @@ def efficiency_chart(summary: Summary, views: Sequence[PointView]) -> Markup | N
     """Steps to the threshold, a dot per run."""
     rows = []
     for view in views:
-        runs = [run for run in view.summary.runs if run.evaluated_to is not None]
-        if not runs:
+        reached = [run.steps_to_threshold for run in view.summary.runs]
+        missed = [run.missed_by for run in view.summary.runs if run.missed_by is not None]
+        if not missed and not np.isfinite(reached).any():
             continue
-        missed = [run.evaluated_to for run in runs if math.isinf(run.steps_to_threshold)]
         rows.append(
             charts.DotRow(
                 view.index,
                 view.ranked,
-                [run.steps_to_threshold for run in runs],
+                reached,
                 centre=view.summary.steps_to_threshold,
-                censored=[float(steps) for steps in missed if steps is not None],
+                censored=[float(steps) for steps in missed],
                 muted=view.muted,
             )
         )
@@ -159,7 +157,7 @@ def efficiency_chart(summary: Summary, views: Sequence[PointView]) -> Markup | N
 
 def effect_panels(summary: Summary) -> list[Markup]:
     """A panel for each swept parameter: by value where there are few, else a scatter of numbers."""
-    short, span = short_names(summary.swept), success_range(summary)
+    short = short_names(summary.swept)
     drawn = []
     for name in summary.swept:
         runs = [
@@ -178,26 +176,12 @@ def effect_panels(summary: Summary) -> list[Markup]:
             words[number] = value
         if 2 <= len(groups) <= MAX_VALUES:
             by_value = [(words[number], groups[number]) for number in sorted(groups)]
-            drawn.append(panels.effect_panel(short[name], by_value, summary.base, span))
+            drawn.append(panels.effect_panel(short[name], by_value, summary.base))
         elif ordered and len(groups) > 1:
             finals = [final for _, final in runs]
-            panel = panels.scatter_panel(short[name], numbers.tolist(), finals, summary.base, span)
+            panel = panels.scatter_panel(short[name], numbers.tolist(), finals, summary.base)
             drawn.append(panel)
     return drawn
-
-
-def success_range(summary: Summary) -> tuple[float, float]:
-    """The axis of success rates: to 100 %, from a multiple of 20 % below all that is shown."""
-    shown = [run.final for run in summary.runs] + [run.base for run in summary.runs]
-    curves = [point.curve for point in summary.points if point.curve is not None]
-    lowest = min(
-        [
-            *(value for value in shown if value is not None),
-            *(float(series.values.min()) for curve in curves for series in curve.runs),
-            summary.threshold,
-        ]
-    )
-    return max(0.0, math.floor((lowest - 0.04) / 0.2) * 0.2), 1.0
 
 
 @dataclass(frozen=True)

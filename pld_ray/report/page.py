@@ -41,6 +41,7 @@ def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) 
         "steps": words.whole,
         "number": words.number,
         "duration": words.duration,
+        "breakable": words.breakable,
     }
     views = figures.point_views(summary)
     return environment.get_template("page.html").render(
@@ -53,6 +54,7 @@ def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) 
         tiles=words.tiles(summary),
         views=views,
         threshold=percent(summary.threshold),
+        separation=words.separation(summary),
         min_seeds=MIN_SEEDS,
         episodes=n_episodes(summary.runs),
         final_on=summary.final_on,

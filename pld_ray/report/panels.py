@@ -33,7 +33,6 @@ def effect_panel(
     name: str,
     groups: Sequence[tuple[str, Sequence[Result]]],
     base: float | None,
-    y_range: tuple[float, float] = (0.0, 1.0),
 ) -> Markup:
     """Results by the value of one parameter: a dot for each run, a line through the means.
 
@@ -42,7 +41,7 @@ def effect_panel(
     """
     width, height = PANEL
     x = Scale(-0.5, len(groups) - 0.5, 46, width - 10)
-    y = Scale(*y_range, height - 46, 12)
+    y = Scale(0.0, 1.0, height - 46, 12)
     parts = []
     room = (x.end - x.start) / max(len(groups), 1) - 6
     for place, (value, results) in enumerate(groups):
@@ -66,7 +65,6 @@ def scatter_panel(
     values: Sequence[float],
     results: Sequence[Result],
     base: float | None,
-    y_range: tuple[float, float] = (0.0, 1.0),
 ) -> Markup:
     """Results over a parameter of many values; its axis is logarithmic from 1 : 30 on."""
     width, height = PANEL
@@ -75,7 +73,7 @@ def scatter_panel(
     places = [math.log10(value) for value in values] if is_log else list(values)
     margin = 0.04 * (max(places) - min(places))
     x = Scale(min(places) - margin, max(places) + margin, 46, width - 10)
-    y = Scale(*y_range, height - 46, 12)
+    y = Scale(0.0, 1.0, height - 46, 12)
     shown = [(at, f"{10**at:.3g}" if is_log else f"{at:.3g}") for at in ticks(x.low, x.high, 7)]
     if is_log:  # whole powers of ten, and their threes where there are few
         powers = range(math.floor(x.low), math.ceil(x.high) + 1)

@@ -27,15 +27,12 @@ SOFTWARE = "pld-ray report"
 """Written into the PNG, so that a later report knows the file as its own."""
 
 
-def draw_curves(
-    summary: Summary, labels: Sequence[str], highlighted: int, y_range: tuple[float, float]
-) -> bytes:
+def draw_curves(summary: Summary, labels: Sequence[str], highlighted: int) -> bytes:
     """Success over environment steps of every point, the best ones in colour; a PNG.
 
     Args:
         labels: legend text of each point.
         highlighted: leading points that get a colour, an interval and a place in the legend.
-        y_range: of the axis of success rates.
     """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -51,11 +48,10 @@ def draw_curves(
         axes = figure.add_subplot()
         for index in reversed(range(len(summary.points))):
             _draw_curve(axes, summary.points[index].curve, index, labels[index], highlighted)
-        if summary.base is not None:
-            label = f"base policy, {percent(summary.base)}"
-            axes.axhline(summary.base, color=BASE, ls="--", lw=1.5, label=label)
-        low, high = y_range
-        axes.set(title=summary.selection.title, ylim=(low - 0.02, high + 0.02))
+        base = summary.validation_base
+        if base is not None:
+            axes.axhline(base, color=BASE, ls="--", lw=1.5, label=f"base policy, {percent(base)}")
+        axes.set(title=summary.selection.title, ylim=(-0.02, 1.02))
         axes.set(xlabel="environment steps", ylabel="success rate")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))

@@ -48,7 +48,7 @@ def group(selection: Selection) -> list[Point]:
     and bookkeeping apart.
     """
     runs = selection.runs
-    settings = [run_settings(run, runs) for run in runs]
+    settings = run_settings(runs)
     short = short_names(swept_parameters(runs))
     many_sweeps = len(selection.sweeps) > 1
     groups: dict[str, list[int]] = {}
@@ -69,12 +69,24 @@ def group(selection: Selection) -> list[Point]:
     return _with_unique_labels(points)
 
 
-def run_settings(run: Run, runs: list[Run]) -> dict[str, str]:
-    """What distinguishes the setting of a run among others: axis or parameter -> value."""
-    text = run.tags.get("point")
-    if text is not None:
-        return parse_point(text)
-    return {key: run.params[key] for key in differing_parameters(runs) if key in run.params}
+def run_settings(runs: list[Run]) -> list[dict[str, str]]:
+    """What distinguishes each run's setting from the others': axis or parameter -> value.
+
+    An axis of the tag `point` that has one value in all runs distinguishes nothing and is left out,
+    unless there is no other.
+    """
+    differing = differing_parameters(runs)
+    settings = [
+        {key: run.params[key] for key in differing if key in run.params}
+        if (text := run.tags.get("point")) is None
+        else parse_point(text)
+        for run in runs
+    ]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    varied = {key for key in keys if len({values.get(key) for values in settings}) > 1}
+    if not varied:
+        return settings
+    return [{key: values[key] for key in values if key in varied} for values in settings]
 
 
 def parse_point(text: str) -> dict[str, str]:
@@ -86,7 +98,7 @@ def parse_point(text: str) -> dict[str, str]:
 
 def swept_parameters(runs: list[Run]) -> list[str]:
     """Every axis or parameter by which points differ, in the order of their first run."""
-    return list(dict.fromkeys(key for run in runs for key in run_settings(run, runs)))
+    return list(dict.fromkeys(key for values in run_settings(runs) for key in values))
 
 
 def differing_parameters(runs: list[Run]) -> list[str]:

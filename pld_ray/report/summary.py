@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,9 @@ class RunSummary:
     best: float | None
     """Best success on the validation states."""
     base: float | None
+    """Success of the base policy on the states that `final` is of."""
+    validation_base: float | None
+    """Success of the base policy on the states of the curve."""
     steps_to_threshold: float
     """Infinity where no evaluation reached it."""
     wall_s: float | None
@@ -58,6 +62,13 @@ class RunSummary:
         """Environment steps of the last evaluation."""
         series = self.run.metrics.get(SUCCESS)
         return int(series.steps[-1]) if series is not None else None
+
+    @property
+    def missed_by(self) -> int | None:
+        """Steps by which the threshold was not reached; None where it was, or where the run broke
+        off: what it would have needed is not known."""
+        broke_off = self.run.status in ("FAILED", "KILLED")
+        return None if math.isfinite(self.steps_to_threshold) or broke_off else self.evaluated_to
 
 
 @dataclass(frozen=True)
@@ -101,14 +112,15 @@ class PointSummary:
         return [run.final for run in self.runs if run.final is not None]
 
     @property
-    def evaluated_to(self) -> int | None:
-        """Fewest steps to which a run that missed the threshold was evaluated."""
-        ends = [
-            run.evaluated_to
-            for run in self.runs
-            if math.isinf(run.steps_to_threshold) and run.evaluated_to is not None
-        ]
-        return min(ends, default=None)
+    def missed_by(self) -> int | None:
+        """Fewest steps by which a run had not reached the threshold; see `RunSummary.missed_by`."""
+        return min((run.missed_by for run in self.runs if run.missed_by is not None), default=None)
+
+    def is_separable_from(self, other: PointSummary) -> bool:
+        """Whether the 95 % intervals of both are known and do not overlap."""
+        if self.low is None or self.high is None or other.low is None or other.high is None:
+            return False
+        return self.low > other.high or other.low > self.high
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,13 @@ class Summary:
         return self.points[0] if self.points and self.points[0].iqm is not None else None
 
     @property
+    def rivals(self) -> list[PointSummary]:
+        """Evaluated points that the runs do not separate from the best one."""
+        best = self.best
+        rest = [point for point in self.points[1:] if point.iqm is not None]
+        return [point for point in rest if best is not None and not best.is_separable_from(point)]
+
+    @property
     def final_on(self) -> str:
         """Which states the final success is of: `held`, `validation` or `mixed`."""
         held = {run.held for run in self.runs if run.final is not None}
@@ -142,9 +161,19 @@ class Summary:
 
     @property
     def base(self) -> float | None:
-        """Success of the base policy, where all runs agree on it to within two points."""
-        rates = [run.base for run in self.runs if run.base is not None]
-        return float(np.median(rates)) if rates and max(rates) - min(rates) <= 0.02 else None
+        """Success of the base policy on the states of the final success, where the runs agree."""
+        return _agreed(run.base for run in self.runs if run.held or self.final_on == "validation")
+
+    @property
+    def validation_base(self) -> float | None:
+        """Success of the base policy on the states of the curves, where the runs agree."""
+        return _agreed(run.validation_base for run in self.runs)
+
+
+def _agreed(rates: Iterable[float | None]) -> float | None:
+    """The median of rates that lie within two points."""
+    known = [rate for rate in rates if rate is not None]
+    return float(np.median(known)) if known and max(known) - min(known) <= 0.02 else None
 
 
 def summarize(selection: Selection, threshold: float = 0.8) -> Summary:
@@ -169,7 +198,8 @@ def _summarize_point(point: Point, threshold: float) -> PointSummary:
     strata = [np.array(finals) for finals in by_task.values()]
     finals = np.concatenate(strata) if strata else np.array([])
     interval = bootstrap_interval(strata)
-    bases = [run.base for run in runs if run.base is not None]
+    any_held = any(run.held for run in runs)
+    bases = [run.base for run in runs if run.base is not None and run.held == any_held]
     return PointSummary(
         point,
         runs,
@@ -186,14 +216,15 @@ def _summarize_point(point: Point, threshold: float) -> PointSummary:
 def summarize_run(run: Run, threshold: float) -> RunSummary:
     """One run's figures."""
     evaluated = run.metrics.get(SUCCESS)
-    held, base = run.last(HELD_SUCCESS), run.last(HELD_BASE)
+    held, base = run.last(HELD_SUCCESS), run.last(BASE)
     wall, updates = run.metrics.get(WALL_S), run.metrics.get(UPDATES)
     return RunSummary(
         run,
         final=held if held is not None else run.last(SUCCESS),
         held=held is not None,
         best=float(evaluated.values.max()) if evaluated is not None else None,
-        base=base if base is not None else run.last(BASE),
+        base=run.last(HELD_BASE) if held is not None else base,
+        validation_base=base,
         steps_to_threshold=steps_to(evaluated, threshold),
         wall_s=wall.last if wall is not None else None,
         steps_per_s=_rate(wall.steps.astype(float), wall.values) if wall is not None else None,

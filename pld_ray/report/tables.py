@@ -81,7 +81,7 @@ def point_row(rank: int, point: PointSummary) -> dict[str, Any]:
         point.high,
         point.base,
         reached,
-        point.evaluated_to if reached is None else None,
+        point.missed_by if reached is None else None,
     )
     return dict(zip(POINT_COLUMNS, values, strict=True))
 

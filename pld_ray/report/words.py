@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
+from markupsafe import Markup
 
 from pld_ray.report.summary import PointSummary, RunSummary, Summary
 from pld_ray.report.svg import percent, short_number
@@ -58,23 +60,57 @@ def tiles(summary: Summary) -> list[tuple[str, str, str]]:
     best, base = summary.best, summary.base
     shown = []
     if best is not None and best.iqm is not None:
-        if best.low is not None and best.high is not None:
-            sure = f"95 % interval {100 * best.low:.0f}{DASH}{percent(best.high)}"
-        else:
-            sure = f"{len(best.finals)} run{'s' * (len(best.finals) != 1)}, no interval"
-        several = len(summary.points) > 1
-        heading = "Best setting, IQM" if several else "Success"
-        remark = f"{best.point.label}; {sure}" if several else sure
-        shown.append((heading, percent(best.iqm), remark))
+        shown.append(leading(summary, best))
         if base is not None:
-            gain = 100 * (best.iqm - base)
-            shown.append(("Base policy", percent(base), f"{gain:+.0f} points with the residual"))
+            shown.append(("Base policy", percent(base), against_base(best, base)))
         several = best.point.seeds > 1
         remark = "reached by half of its runs" if several else "first evaluation there"
         if math.isinf(best.steps_to_threshold):
             remark = "not reached by half of its runs" if several else "not reached"
         heading = f"Steps to {percent(summary.threshold)}"
         shown.append((heading, reached(best, compact=True), remark))
+    return shown + progress_tiles(summary)
+
+
+def leading(summary: Summary, best: PointSummary) -> tuple[str, str, str]:
+    """The highest figure, called the best only where the runs tell it from every other one."""
+    runs = len(best.finals)
+    sure = f"{runs} run{'s' * (runs != 1)}, no interval"
+    if best.low is not None and best.high is not None:
+        sure = f"95 % interval {100 * best.low:.0f}{DASH}{percent(best.high)}"
+    figure = percent(best.iqm or 0.0)
+    others = sum(point.iqm is not None for point in summary.points) - 1
+    if not others:
+        return ("Success", figure, sure)
+    if not best.iqm:
+        return ("Highest IQM", figure, f"no setting succeeded in any episode; {sure}")
+    if not summary.rivals:
+        return ("Best setting, IQM", figure, f"{best.point.label}; {sure}")
+    return ("Highest IQM", figure, f"{best.point.label}; {sure}; {separation(summary)}")
+
+
+def separation(summary: Summary) -> str:
+    """How many settings the runs do not tell from the leading one; empty where they tell all."""
+    rivals = summary.rivals
+    if not rivals:
+        return ""
+    others = sum(point.iqm is not None for point in summary.points) - 1
+    count = f"{len(rivals)} of {others} others" if others > 1 else "the other one"
+    return f"not separable from {count}"
+
+
+def against_base(best: PointSummary, base: float) -> str:
+    """The leading setting beside the base policy."""
+    points = round(100 * ((best.iqm or 0.0) - base))
+    gain = f"{points:+d} points with the residual" if points else "the same with the residual"
+    if best.low is None or best.high is None:
+        return f"{gain}; no interval"
+    return f"{gain}; not separable" if best.low <= base <= best.high else gain
+
+
+def progress_tiles(summary: Summary) -> list[tuple[str, str, str]]:
+    """What was run, and for how long."""
+    shown = []
     states: dict[str, int] = {}
     for run in summary.runs:
         state = STATES.get(run.run.status, run.run.status.lower())
@@ -91,11 +127,17 @@ def tiles(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def reached(point: PointSummary | RunSummary, compact: bool = False) -> str:
-    """Steps to the threshold; `> N` where it was not reached by the last evaluation."""
+    """Steps to the threshold; `> N`: not reached by the last evaluation; a dash: not known."""
     show = short_number if compact else whole
     if math.isfinite(point.steps_to_threshold):
         return show(point.steps_to_threshold)
-    return f"> {show(point.evaluated_to)}" if point.evaluated_to is not None else DASH
+    return f"> {show(point.missed_by)}" if point.missed_by is not None else DASH
+
+
+def breakable(name: str) -> Markup:
+    """A name that a line may end in only after what separates its words."""
+    parts = re.split(r"(?<=[_/,=:-])(?=\w)|(?<=\.)(?=[A-Za-z])", name)
+    return Markup("<wbr>").join(parts)  # escapes the parts
 
 
 def percent1(value: float | None) -> str:

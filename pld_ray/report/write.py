@@ -9,7 +9,7 @@ from typing import Any
 
 from pld_ray.config import ConfigError
 from pld_ray.files import write_atomically
-from pld_ray.report import tables
+from pld_ray.report import tables, words
 from pld_ray.report.inputs import select
 from pld_ray.report.summary import Summary, summarize
 from pld_ray.report.videos import find_videos
@@ -34,12 +34,13 @@ def make_report(
         threshold: success rate whose first reaching is the sample efficiency, in (0, 1].
 
     Returns:
-        `files` (paths), `points` and `trials` (rows of the tables), `missing` (words).
+        `files` (paths), `points` and `trials` (rows of the tables), `missing` and `separation`
+        (words).
 
     Raises:
         ConfigError: a target cannot be read, or a file in the way is not a report's.
     """
-    from pld_ray.report.figures import HIGHLIGHTED, point_views, success_range
+    from pld_ray.report.figures import HIGHLIGHTED, point_views
     from pld_ray.report.page import render
     from pld_ray.report.picture import draw_curves
 
@@ -56,9 +57,7 @@ def make_report(
         PAGE: render(summary, videos, target),
         TRIALS: tables.to_csv(trials, tables.TRIAL_COLUMNS, summary.swept),
         POINTS: tables.to_csv(points, tables.POINT_COLUMNS, summary.swept),
-        PICTURE: draw_curves(
-            summary, [view.label for view in views], HIGHLIGHTED, success_range(summary)
-        ),
+        PICTURE: draw_curves(summary, [view.label for view in views], HIGHLIGHTED),
     }
     try:
         for name, content in contents.items():
@@ -72,6 +71,7 @@ def make_report(
         "threshold": threshold,
         "files": [str(path) for path in files.values()],
         "missing": missing(summary),
+        "separation": words.separation(summary),
         "points": points,
         "trials": trials,
     }
@@ -120,11 +120,11 @@ def missing(summary: Summary) -> list[str]:
     runs = summary.runs
     if not runs:
         return ["no run: the sweep has no trial yet"]
-    words = []
+    lacking = []
     for what, count in (
         ("no evaluation", sum(run.final is None for run in runs)),
         ("no training time (time/wall_s)", sum(run.wall_s is None for run in runs)),
     ):
         if count:
-            words.append(f"{what} in {count} of {len(runs)} run{'s' * (len(runs) != 1)}")
-    return words
+            lacking.append(f"{what} in {count} of {len(runs)} run{'s' * (len(runs) != 1)}")
+    return lacking

@@ -62,6 +62,43 @@ def test_the_page_fits_the_window_and_asks_for_nothing(page, tmp_path, width):
     assert seen.errors == []
 
 
+CUT = """[...document.querySelectorAll(".scroll")]
+  .filter((frame) => frame.scrollWidth > frame.clientWidth)
+  .map((frame) => frame.closest("section").id)"""
+BROKEN_WORDS = """(() => {
+  const range = document.createRange();
+  return [...document.querySelectorAll("h1, .run, .setting")].flatMap((element) => {
+    const lines = new Map();
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    for (let node; (node = walker.nextNode()); )
+      for (const word of node.data.matchAll(/[A-Za-z0-9]+/g)) {
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) lines.set(word[0]);
+      }
+    return [...lines.keys()];
+  });
+})()"""
+
+
+def test_long_names_break_between_words_and_cut_no_table(store, tmp_path):
+    name = "pick_up_the_alphabet_soup_and_place_it_in_the_basket"
+    for seed in range(4):
+        metrics = {"eval/residual_success": [(1000, 0.5), (2000, 0.9)], "time/wall_s": [(1, 1.0)]}
+        params = {"seed": seed, "algorithm.residual_scale": seed % 2, "algorithm.utd": seed // 2}
+        folder = tmp_path / str(seed)
+        store.run(f"{name}-seed{seed}", metrics=metrics, params=params, folder=folder)
+    made = make_report([str(tmp_path / str(i)) for i in range(4)], output_dir=str(tmp_path / "out"))
+    page = pathlib.Path(made["files"][0])
+    wide = visit(page, 1280, [CUT, BROKEN_WORDS], tmp_path / "wide")
+    assert wide.results == [[], []]
+    alone = make_report([str(tmp_path / "0")], output_dir=str(tmp_path / "alone"))
+    narrow = visit(
+        pathlib.Path(alone["files"][0]), 390, [WIDTHS, BROKEN_WORDS], tmp_path / "narrow"
+    )
+    assert narrow.results == [[390, 390], []]  # a phone's tables scroll in their frames
+
+
 def test_legend_and_table_heads_work(page, tmp_path):
     seen = visit(page, 1280, [MUTED, PRESS, MUTED, SORTED], tmp_path, dark=True)
     before, _, after, column = seen.results

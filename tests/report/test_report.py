@@ -10,8 +10,10 @@ from tracked import learning_run
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError
+from pld_ray.report.figures import curves_chart, effect_panels, finals_chart, point_views
 from pld_ray.report.inputs import select
 from pld_ray.report.summary import summarize
+from pld_ray.report.words import DASH, against_base, breakable, reached, tiles
 from pld_ray.report.write import make_report
 
 
@@ -97,6 +99,100 @@ def test_speed_is_measured_over_training_time_and_updates_since_the_first(store)
     assert run.wall_s == 200
     assert run.steps_per_s == pytest.approx(50)
     assert run.updates_per_s == pytest.approx(100)
+
+
+# --- what is claimed ------------------------------------------------------------------------------
+
+
+def tracked_points(store, folder, finals, *, base=0.5, held_base=0.7, status="FINISHED", steps=()):
+    """A sweep with one point for each list of final successes; returns its folder."""
+    parent = store.run("claims", tags={"pld_ray.kind": "sweep", "sweep": "claims"}, folder=folder)
+    for number, values in enumerate(finals):
+        for seed, final in enumerate(values):
+            metrics = {
+                "eval/base_success": [(0, base)],
+                "eval/residual_success": steps or [(10_000, 0.6), (20_000, 0.7)],
+            }
+            if status == "FINISHED":
+                metrics["eval/held_residual_success"] = [(20_000, final)]
+                metrics["eval/held_base_success"] = [(20_000, held_base)]
+            point = f"algorithm.gamma=0.99, algorithm.utd={number}"
+            tags = {"point": point, "trial": f"t{number}{seed}", "seed": str(seed)}
+            store.run("trial", tags=tags, metrics=metrics, status=status, parent=parent)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("finals", "heading", "remark"),
+    [
+        ([[0.90, 0.92, 0.94], [0.50, 0.52, 0.54]], "Best setting, IQM", ""),
+        ([[0.70, 0.90, 0.95], [0.60, 0.80, 0.95]], "Highest IQM", "not separable from the other"),
+        ([[0.70] * 3, [0.70] * 3, [0.10] * 3], "Highest IQM", "not separable from 1 of 2 others"),
+        ([[0.90, 0.94], [0.10, 0.12]], "Highest IQM", "not separable"),  # two seeds: no intervals
+        ([[0.0] * 3, [0.0] * 3], "Highest IQM", "no setting succeeded in any episode"),
+    ],
+)
+def test_a_setting_is_the_best_only_where_intervals_do_not_overlap(
+    store, tmp_path, capsys, finals, heading, remark
+):
+    folder = tracked_points(store, tmp_path / "sweep", finals)
+    (found, _, words), *_ = tiles(summarize(select([folder])))
+    assert found == heading
+    assert remark in words
+    assert ("not separable" in words) == remark.startswith("not separable")
+    assert main(["report", folder]) == 0
+    crown = "best: " if heading.startswith("Best") else "highest: "
+    assert f"\n{crown}algorithm.gamma=0.99, algorithm.utd=0" in capsys.readouterr().out
+
+
+def test_a_gain_over_the_base_policy_is_claimed_where_it_lies_outside_the_interval(store, tmp_path):
+    folder = tracked_points(store, tmp_path / "sweep", [[0.66, 0.70, 0.80]])
+    summary = summarize(select([folder]))
+    assert against_base(summary.points[0], 0.70) == "+2 points with the residual; not separable"
+    assert against_base(summary.points[0], 0.40) == "+32 points with the residual"
+
+
+def test_the_base_policy_is_drawn_on_the_states_of_what_lies_over_it(store, tmp_path):
+    folder = tracked_points(store, tmp_path / "sweep", [[0.8] * 3, [0.9] * 3])
+    summary = summarize(select([folder]))
+    assert (summary.validation_base, summary.base) == (0.5, 0.7)
+    views = point_views(summary)
+    assert ">50 %</text>" in curves_chart(summary, views)
+    assert ">base policy 70 %</text>" in finals_chart(summary, views)
+
+
+def test_the_axis_of_success_begins_at_zero(store, tmp_path):
+    folder = tracked_points(store, tmp_path / "sweep", [[0.8] * 3, [0.9] * 3])
+    summary = summarize(select([folder]))
+    views = point_views(summary)
+    for chart in (curves_chart(summary, views), finals_chart(summary, views)):
+        assert ">0 %</text>" in chart
+    assert all(">0 %</text>" in panel for panel in effect_panels(summary))
+
+
+def test_a_run_that_broke_off_says_nothing_of_the_steps_it_would_have_needed(store, tmp_path):
+    failed = tracked_points(store, tmp_path / "failed", [[0.0] * 3], status="FAILED")
+    (point,) = summarize(select([failed])).points
+    assert (reached(point), [reached(run) for run in point.runs]) == (DASH, [DASH] * 3)
+    whole = tracked_points(store, tmp_path / "whole", [[0.7] * 3])
+    (point,) = summarize(select([whole])).points
+    assert reached(point) == "> 20,000"
+    seen = [(10_000, 0.6), (20_000, 0.9)]
+    late = tracked_points(store, tmp_path / "late", [[0.0] * 3], status="FAILED", steps=seen)
+    (point,) = summarize(select([late])).points
+    assert reached(point) == "20,000"
+
+
+def test_an_axis_with_one_value_is_in_no_name(store, tmp_path):
+    summary = summarize(select([tracked_points(store, tmp_path / "s", [[0.8], [0.9]])]))
+    assert sorted(point.point.label for point in summary.points) == ["utd=0", "utd=1"]
+    assert summary.swept == ["algorithm.utd"]
+
+
+def test_a_name_breaks_only_between_its_words():
+    assert breakable("residual_scale and <b>utd=1.5") == (
+        "residual_<wbr>scale and &lt;b&gt;utd=<wbr>1.5"
+    )
 
 
 # --- what is written ------------------------------------------------------------------------------
