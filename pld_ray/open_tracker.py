@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
@@ -14,6 +13,7 @@ from pld_ray.tracking.mlflow_outgoing import SendReport, send_spool
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_store import MissingRunError, find_child, patiently
+from pld_ray.tracking.mlflow_values import flatten_params
 from pld_ray.tracking.tags import run_tags
 
 TRIAL_PATIENCE_S = 120.0
@@ -29,6 +29,7 @@ def open_tracker(
     extra_tags: Mapping[str, str] | None = None,
     preset: str = "default",
     resume_step: int | None = None,
+    varied: Mapping[str, str] | None = None,
 ) -> MlflowRun | None:
     """The MLflow run of this training run, continued when the folder knows one.
 
@@ -42,6 +43,8 @@ def open_tracker(
         preset: name of the preset that the configuration was made from.
         resume_step: environment steps of the checkpoint that training goes on from; None when it
             starts anew.
+        varied: axis -> value of a trial, for the axes in which the sweep's trials differ; they name
+            the run and are logged before all other parameters.
 
     Raises:
         ConfigError: the server does not answer, the run is not there any more, or another process
@@ -63,7 +66,7 @@ def open_tracker(
             run.path,
             tracking_uri=uri,
             experiment_name=settings.experiment,
-            run_name=settings.run_name or default_run_name(config, tags),
+            run_name=settings.run_name or default_run_name(config, tags, varied or {}),
             run_id=run_id,
             parent_run_id=parent_run_id,
             tags=tags,
@@ -77,23 +80,28 @@ def open_tracker(
             tracker = MlflowRun.resume(
                 run.path, tracking_uri=settings.uri, tags=tags, system_metrics=True
             )
-    params = asdict(config)
+    params = flatten_params(asdict(config))
     del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it
-    tracker.log_params(params)
+    first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
+    tracker.log_params({name: params[name] for name in first} | params)
     if resume_step is not None:
         tracker.restored(resume_step)
     return tracker
 
 
-def default_run_name(config: TrainConfig, tags: Mapping[str, str]) -> str:
-    """Task and seed; of a trial its id, its point without the groups of the keys, and the seed.
+def default_run_name(
+    config: TrainConfig, tags: Mapping[str, str], varied: Mapping[str, str]
+) -> str:
+    """Task and seed; of a trial its id, in what it differs, without the groups of the keys, and
+    the seed.
 
-    MLflow's legends cut long names; the tag `point` has the whole keys.
+    MLflow's legends cut long names; the tag `point` has the whole keys, and those of one value.
     """
     if "trial" not in tags:
         return f"{config.env.task}-seed{config.seed}"
-    point = re.sub(r"[\w.]+\.(\w+)=", r"\1=", tags.get("point", ""))
-    return " ".join(filter(None, [tags["trial"], point, f"seed={config.seed}"]))
+    names = {axis: ",".join(k.rpartition(".")[2] for k in axis.split(", ")) for axis in varied}
+    words = [f"{names[axis]}={value}" for axis, value in varied.items() if axis != "seed"]
+    return " ".join([tags["trial"], *words, f"seed={config.seed}"])
 
 
 def send_tracked(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) -> SendReport:

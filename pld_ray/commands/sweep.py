@@ -62,7 +62,9 @@ def conclude(summary: dict[str, Any], folder: pathlib.Path) -> int:
         f"{summary['num_open']} open, {summary['wall_s']:.0f} s"
     )
     if best is not None and best["best_success"] is not None:
-        print(f"best: {best['trial']} ({best['point']}), {best['best_success']:.0%} on validation")
+        rate = f"{best['best_success']:.0%} on validation"
+        highest = f"{best['trial']} ({best['point']}), {rate}"
+        print(f"highest: {highest}" if best["best_success"] else f"no trial succeeded: {rate}")
         print(f"next: pld-ray report {folder}")
         print(f"      pld-ray eval --checkpoint={best['folder']}/checkpoints/best")
     if summary["num_open"] or summary["num_failed"]:

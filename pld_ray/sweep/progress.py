@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import logging
 import sys
 import time
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ray.tune import Callback
 
 INTERVAL_S = 30.0
+log = logging.getLogger("pld_ray.sweep")
 
 
 class SweepProgress(Callback):
@@ -23,7 +24,7 @@ class SweepProgress(Callback):
 
     def __init__(self, num_trials: int, metric: str, trial_steps: int) -> None:
         self.num_trials, self.metric, self.trial_steps = num_trials, metric, trial_steps
-        self.best: tuple[float, str] = (-math.inf, "")
+        self.best: tuple[float, str] = (0.0, "")
         self._states: dict[str, str] = {}
         self._steps: dict[str, int] = {}
         self._begun: dict[str, int] = {}
@@ -101,3 +102,4 @@ class SweepProgress(Callback):
             *([event] if event else []),
         ]
         print("  ".join(parts), file=sys.stdout, flush=True)
+        log.info("  ".join(parts).removeprefix("[sweep] "))

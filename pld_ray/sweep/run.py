@@ -22,8 +22,10 @@ from pld_ray.files import undone_unless, write_atomically
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig, dump_sweep
 from pld_ray.sweep.ended import EndedTrials, known_names, known_points, point_key
+from pld_ray.sweep.interrupt import sigterm_as_interrupt
 from pld_ray.sweep.outcome import as_csv, summarize, trial_row
 from pld_ray.sweep.progress import SweepProgress
+from pld_ray.sweep.publish import publish
 from pld_ray.sweep.trial import trial_folder
 from pld_ray.tracking.logfile import setup_logging, write_to_log
 from pld_ray.trust import check_trusted, remember
@@ -173,15 +175,24 @@ class _Driver:
 
     def run(self) -> dict[str, Any]:
         """Run Tune to the end and conclude."""
+        with sigterm_as_interrupt():
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         status, state = "FAILED", "failed"
         self._write_state("running")
+        how = "goes on" if self.resumed else "begins"
+        self.logger.info("the sweep %s: %d trials", how, plan.num_trials(self.sweep))
         try:
             summary = self._conclude(self._fit())
             state = summary["state"]
             status = "KILLED" if state == "interrupted" else "FINISHED"
-        except (KeyboardInterrupt, SystemExit):  # Ray makes the latter of SIGTERM
+        except KeyboardInterrupt:
             state, status = "interrupted", "KILLED"
-            raise
+            self.logger.info("the sweep was interrupted")
+            raise KeyboardInterrupt(
+                f"interrupted; continue with: pld-ray sweep --resume={self.folder}"
+            ) from None
         except Exception:
             self.logger.exception("the sweep failed")
             raise
@@ -252,12 +263,10 @@ class _Driver:
         write_atomically(self.folder / "trials.csv", as_csv(rows))
         write_atomically(self.folder / "summary.json", json.dumps(summary, indent=1) + "\n")
         if self.tracker is not None:
-            best = (summary["best"] or {}).get("best_success")
-            figures = {f"sweep/{k}": v for k, v in summary.items() if k.startswith("num_")}
-            self.tracker.log_metrics({**figures, "sweep/best_success": best}, 0)
-            for name in ("trials.csv", "summary.json", SWEEP_FILE, BASE_FILE):
-                self.tracker.log_artifact(self.folder / name)
             self._close_lost([row for row in rows if row["state"] == "failed"])
+            env_steps = sum(row["env_steps"] or 0 for row in rows)
+            publish(self.tracker, self.folder, summary, env_steps)
+        self.logger.info("the sweep is %s after %.0f s", summary["state"], summary["wall_s"])
         return summary
 
     def _close_lost(self, failed: list[dict[str, Any]]) -> None:

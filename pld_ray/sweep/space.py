@@ -126,6 +126,14 @@ def values(domain: Mapping[str, Any]) -> list[Any] | None:
     return domain.get("grid") or domain.get("choice")
 
 
+def varied_axes(
+    space: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Any] | None = None
+) -> set[str]:
+    """Axes of a checked space that have more than one value, `variant` included."""
+    varied = {axis for axis, domain in space.items() if len(values(domain) or [None, None]) > 1}
+    return varied | ({"variant"} if len(variants or {}) > 1 else set())
+
+
 def bounds(domain: Mapping[str, Any]) -> tuple[float, float] | None:
     """Low and high of a checked domain; None for a list of values."""
     ((kind, numbers),) = domain.items()

@@ -17,8 +17,9 @@ from pld_ray.listing import TRIAL_FILE
 from pld_ray.open_tracker import open_tracker
 from pld_ray.run_dir import RunDir, checkpoint_steps
 from pld_ray.run_state import read_json
-from pld_ray.sweep.config import Sweep, SweepConfig, label
+from pld_ray.sweep.config import Sweep, SweepConfig, label, short
 from pld_ray.sweep.ended import POINT_FILE, ended_figures, write_trial
+from pld_ray.sweep.space import varied_axes
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.training_loop import TrainingLoop
@@ -109,6 +110,9 @@ class SweepTrial(tune.Trainable):
     def _track(self, point: dict[str, Any], sweep: dict[str, Any], sweep_name: str) -> None:
         """Take the folder, and make or continue its MLflow run under the sweep's."""
         self._run.claim(wait_s=CLAIM_WAIT_S)
+        settings = sweep["settings"]
+        space = {**settings["space"], **settings["scheduler"]["mutations"]}
+        varied = varied_axes(space, settings["variants"])
         self._tracker = open_tracker(
             self._config,
             self._run,
@@ -122,6 +126,7 @@ class SweepTrial(tune.Trainable):
                 "stopped": "",
             },
             preset=sweep["preset"],
+            varied={axis: short(value) for axis, value in point.items() if axis in varied},
         )
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

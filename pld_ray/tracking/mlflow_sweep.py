@@ -60,7 +60,7 @@ class SweepTracker:
         return cls(run)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int = 0) -> None:
-        """Log figures of the sweep; `step` counts the trials that have ended."""
+        """Log figures of the sweep; `step` is the environment steps of all its trials."""
         self._run.log_metrics(metrics, step)
 
     def log_params(self, params: Mapping[str, Any]) -> None:

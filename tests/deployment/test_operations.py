@@ -9,9 +9,11 @@ import os
 import pathlib
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.error
 import urllib.request
 
@@ -19,6 +21,7 @@ import psutil
 import pytest
 import ray
 import yaml
+from browser import find_browser, visit
 from mlflow.tracking import MlflowClient
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
@@ -136,6 +139,7 @@ def test_the_page_leads_to_a_sweep_on_three_nodes(walk):
 def test_a_job_that_was_stopped_went_on(walk):
     log = walk.log.read_text()
     assert "Job 'smoke' was stopped" in log
+    assert "SIGTERM received" not in log  # the head of a native stack trace
     assert "Job 'smoke-2' succeeded" in log
 
 
@@ -158,6 +162,55 @@ def test_the_tracking_server_has_a_run_for_the_sweep_and_each_trial(root, runs):
     assert {run.data.tags["mlflow.source.git.commit"] for run in runs} == {commit}
     unfinished = {r.info.run_name: r.info.status for r in runs if r.info.status != "FINISHED"}
     assert unfinished == {}
+
+
+@contextlib.contextmanager
+def tunnel(host: str, port: int):
+    """What `ssh -L` does: a port of this machine whose bytes come out at another address."""
+
+    class Relay(socketserver.BaseRequestHandler):
+        def handle(self):
+            with socket.create_connection((host, port)) as there:
+                back = threading.Thread(target=pump, args=(there, self.request))
+                back.start()
+                pump(self.request, there)
+                back.join()
+
+    def pump(source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relay) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+RUNS = '[...document.querySelectorAll("[role=row] a")].map((link) => link.textContent.trim())'
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("way", ["directly", "tunnel"])
+def test_a_browser_sees_the_sweep_in_the_table_of_runs(walk, runs, tmp_path, way):
+    experiment = runs[0].info.experiment_id
+    with tunnel(walk.head, walk.mlflow_port) as port:
+        place = f"{walk.head}:{walk.mlflow_port}" if way == "directly" else f"localhost:{port}"
+        seen = visit(
+            f"http://{place}/#/experiments/{experiment}/runs",
+            1400,
+            [RUNS],
+            tmp_path / "profile",
+            tmp_path / "page.png",
+            login=("admin", walk.secrets()[0]),
+            until=f"{RUNS}.includes('smoke')",
+        )
+    assert "smoke" in seen.results[0]
+    assert [answer for answer in seen.refused if answer[0] == 403] == []
 
 
 def test_the_tracking_server_asks_who_is_there(walk):

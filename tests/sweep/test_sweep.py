@@ -19,6 +19,7 @@ import yaml
 from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
+from pld_ray.sweep.interrupt import sigterm_as_interrupt
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -138,6 +139,11 @@ def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path):
     assert {run.data.params["seed"] for run in runs} == {"3"}
     (killed,) = (run for run in runs if run.data.tags["trial"] == "t0000")
     assert int(killed.data.tags["resumed_at_step"]) >= 200
+    check_what_the_parent_says(folder)
+    log = (folder / "train.log").read_text()
+    assert "the sweep begins: 2 trials" in log
+    assert "t0001 finished" in log
+    assert "the sweep is finished after" in log
     check_resume(folder)
 
 
@@ -167,6 +173,62 @@ def check_resume(folder):
     assert (ended / "summary.json").stat().st_mtime_ns == before, "it was run again"
     assert (cut_off / "summary.json").is_file()
     check_ended(folder, 2)
+
+
+def check_what_the_parent_says(folder):
+    """Which setting is ahead, how sure that is, and a figure for each; all of the held states."""
+    client, parent, runs = children(folder)
+    held = {
+        run.data.params["algorithm.residual_scale"]: run.data.metrics["eval/held_residual_success"]
+        for run in runs
+    }
+    metrics = parent.data.metrics
+    assert metrics["held_success/residual_scale 0.5"] == held["0.5"]
+    assert metrics["held_success/residual_scale 1"] == held["1.0"]
+    assert metrics["sweep/best_held_success"] == max(held.values())
+    (point,) = client.get_metric_history(parent.info.run_id, "sweep/best_held_success")
+    assert point.step == sum(
+        rows(folder / "trials" / t)[-1]["env_steps"] for t in ("t0000", "t0001")
+    )
+    note = parent.data.tags["mlflow.note.content"]
+    assert "2 of 2 trials finished" in note
+    assert "not separable from the other one" in note  # one run of each
+    assert "| 1 | algorithm.residual_scale=" in note
+    files = {file.path for file in client.list_artifacts(parent.info.run_id, "report")}
+    assert {"report/report.html", "report/curves.png"} <= files
+    assert {run.info.run_name for run in runs} == {
+        "t0000 residual_scale=0.5 seed=3",
+        "t0001 residual_scale=1 seed=3",
+    }
+
+
+def test_sigterm_is_an_interrupt_while_a_sweep_runs_and_its_handlers_go_with_it():
+    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
+        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # Tune's handler would take the first one for itself
+
+
+@pytest.mark.chaos
+def test_a_sweep_that_is_asked_to_stop_says_how_to_go_on(sweep_file, tmp_path):
+    folder = tmp_path / "sweep"
+    command = [sys.executable, "-m", "pld_ray.cli", "sweep", str(sweep_file)]
+    driver = subprocess.Popen(
+        [*command, f"--output_dir={folder}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        wait_for(lambda: list(folder.glob("trials/*/checkpoints/step_*")), "a checkpoint")
+        driver.terminate()
+        printed = driver.communicate(timeout=120)[0].decode()
+    finally:
+        driver.kill()
+    assert driver.returncode in (0, 130), printed
+    assert f"pld-ray sweep --resume={folder}" in printed
+    assert "SIGTERM received" not in printed
+    assert "Traceback" not in printed
+    assert json.loads((folder / "sweep.json").read_text())["state"] == "interrupted"
+    assert main(["sweep", f"--resume={folder}"]) == 0
+    check_ended(folder, 4)
 
 
 @pytest.mark.chaos

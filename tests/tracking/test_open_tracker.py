@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+
 import pytest
 from mlflow.tracking import MlflowClient
 
@@ -10,7 +13,7 @@ from pld_ray.open_tracker import default_run_name, open_tracker, send_tracked
 from pld_ray.run_dir import RunDir
 from pld_ray.tracking import tags
 from pld_ray.tracking.folder_lock import FolderLock
-from pld_ray.tracking.mlflow_record import sqlite_uri
+from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri
 
 POINT = "algorithm.residual_scale=0.5, algorithm.utd=2"
 TRIAL = {"sweep": "grid", "trial": "t0003", "point": POINT}
@@ -37,12 +40,22 @@ def test_a_trial_is_named_and_tagged_by_its_point(config, uri, tmp_path, monkeyp
     monkeypatch.setenv(tags.COMMIT_VARIABLE, "c0ffee")
     run = RunDir(tmp_path / "t0003")
     tracker = open_tracker(
-        config, run, kind="trial", parent_run_id="1" * 32, extra_tags=TRIAL, preset="tabletop"
+        config,
+        run,
+        kind="trial",
+        parent_run_id="1" * 32,
+        extra_tags=TRIAL,
+        preset="tabletop",
+        varied={"runners.num_env_runners, algorithm.residual_scale": "[2, 0.5]"},
     )
     assert tracker is not None
     tracker.finish()
     data = data_of(uri, tracker.run_id)
-    assert data.tags["mlflow.runName"] == "t0003 residual_scale=0.5, utd=2 seed=7"
+    assert data.tags["mlflow.runName"] == "t0003 num_env_runners,residual_scale=[2, 0.5] seed=7"
+    with contextlib.closing(sqlite3.connect(sqlite_path(uri))) as connection:
+        rows = "SELECT key FROM params WHERE run_uuid = ? ORDER BY rowid LIMIT 2"
+        first = [key for (key,) in connection.execute(rows, [tracker.run_id])]
+    assert first == ["runners.num_env_runners", "algorithm.residual_scale"]
     assert data.tags["mlflow.source.git.commit"] == "c0ffee"
     assert data.tags["mlflow.parentRunId"] == "1" * 32
     expected = {"pld_ray.kind": "trial", "preset": "tabletop", "base_policy": "none", "seed": "7"}
@@ -66,7 +79,7 @@ def test_a_run_without_tracking_has_no_tracker(config, tmp_path):
 
 
 def test_a_run_is_named_by_task_and_seed():
-    assert default_run_name(TrainConfig(seed=2), {}) == f"{TrainConfig().env.task}-seed2"
+    assert default_run_name(TrainConfig(seed=2), {}, {}) == f"{TrainConfig().env.task}-seed2"
 
 
 def test_user_mistakes_are_one_sentence(config, uri, tmp_path):
