@@ -17,13 +17,13 @@ import numpy as np
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
 from pld_ray.algorithm.algorithm import ResidualSAC
+from pld_ray.algorithm.collection import collection_identity
 from pld_ray.algorithm.config import PARAMETER_NAMES, ResidualSACConfig
 from pld_ray.algorithm.module import VECTOR_KEYS, ResidualModule, image_shapes
 from pld_ray.algorithm.params import ResidualSACParams
 from pld_ray.algorithm.pretrained import check_pretrained
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.algorithm.validation import check_action_bounds, check_grippers
-from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.cluster import quiet_ray
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
 from pld_ray.replay import FrameRing
@@ -35,7 +35,7 @@ from pld_ray.start_check import check_start
 
 
 def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
-    """The RLlib configuration of a run."""
+    """The RLlib configuration of a run; `build_algorithm` adds the default cache folder."""
     parameters = {name: getattr(config.algorithm, name) for name in PARAMETER_NAMES}
     runners, policy, placement = config.runners, config.policy, config.placement
     vectorization = {
@@ -77,7 +77,7 @@ def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
             publish_interval=runners.publish_interval,
             max_staleness=runners.max_staleness,
             stall_timeout_s=runners.stall_timeout_s,
-            offline_cache=str(offline_cache_folder(config)),
+            offline_cache=config.offline_cache,
             collection_seed=config.collection_seed,
             pretrained_critic=config.pretrained_critic,
         )
@@ -125,24 +125,7 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     """
     if config.offline_cache is not None:
         return pathlib.Path(config.offline_cache).resolve()
-    algorithm = config.algorithm
-    env = config.env.settings()
-    env.pop("assets", None)  # where the meshes lie, not what they are
-    identity = {
-        "env": env,
-        **({"loader": loader} if (loader := policy_loader(config.policy)) else {}),
-        **({"prefetch": True} if config.policy.prefetch else {}),
-        "base_policy": base_policy_fingerprint(config.policy.type, config.policy.path),
-        "collection": [
-            algorithm.offline_episodes,
-            algorithm.warmup_steps,
-            algorithm.warmup_actions,
-            algorithm.gripper,
-            config.collection_seed,
-            config.runners.num_env_runners,
-            config.runners.num_envs_per_env_runner,
-        ],
-    }
+    identity = collection_identity(algorithm_config(config))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     parent = pathlib.Path(config.output_dir).resolve().parent
     name = re.sub(r"[^\w-]", "_", config.env.task)[:80]  # a task may be any text
@@ -280,4 +263,5 @@ def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
 def build_algorithm(config: TrainConfig) -> ResidualSAC:
     """Build the algorithm; Ray must be running."""
     quiet_ray()
-    return algorithm_config(config).build_algo()
+    built = algorithm_config(config).training(offline_cache=str(offline_cache_folder(config)))
+    return built.build_algo()

@@ -43,8 +43,6 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
     shared = result.get("learners", {}).get("__all_modules__", {})
     timers = result.get("timers", {})
     row = {
-        "train/episode_len_mean": runners.get("episode_len_mean"),
-        "train/probe_steps_mean": runners.get("probe_steps_mean"),
         "train/staleness_mean": result.get("staleness_mean"),
         "train/staleness_max": result.get("staleness_max"),
         "train/num_episodes_too_stale": result.get("num_episodes_too_stale"),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pld_ray.algorithm.accounting import recent_figures
 from pld_ray.algorithm.algorithm import ResidualSAC
 from pld_ray.config import TrainConfig
 from pld_ray.evaluation_rows import episode_results, success_rate
@@ -154,7 +155,8 @@ class TrainingLoop:
         self.state.train_wall_s += time.monotonic() - clock
         record_initialization(algorithm, self.record)
         row = flatten_result(result) | {
-            "train/success_rate": running_success(algorithm.recent_success),
+            "train/success_rate": None,  # a column from the first row on
+            **recent_figures(algorithm.recent_episodes),
             "updates": algorithm.updates,
             "residual_scale": algorithm.residual_scale,
             "time/wall_s": round(self.state.train_wall_s, 2),
@@ -342,8 +344,3 @@ def show(progress: TrainProgress | None, **changes: Any) -> None:
     """Tell a display, if there is one."""
     if progress is not None:
         progress.update(**changes)
-
-
-def running_success(recent: list[bool]) -> float | None:
-    """Share of successes among the last training episodes; None before the first."""
-    return sum(recent) / len(recent) if recent else None

@@ -64,6 +64,26 @@ def test_a_run_leaves_everything_it_promises(finished):
     assert {"eval_info.json", "learning_curve.png", "config.yaml", "train.log"} <= artifacts
 
 
+def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
+    """So does one that is resumed before its first checkpoint: it begins anew, with the cache."""
+    again = finished.parent / "again"
+    argv = ["train", *SMALL, "--total_steps=1300", "--tracking.enabled=false"]
+    assert len(list((finished.parent / "cache").iterdir())) == 1
+    assert main([*argv, f"--output_dir={again}"]) == 0
+    assert len(list((finished.parent / "cache").iterdir())) == 1
+    rows = [
+        [
+            {key: value for key, value in json.loads(line).items() if not key.startswith("time/")}
+            for line in (run / "metrics.jsonl").read_text().splitlines()
+        ]
+        for run in (finished, again)
+    ]
+    assert rows[0] == rows[1]
+    steps = [row["env_steps"] for row in rows[0] if "train/success_rate" in row]
+    assert steps[:2] == [540, 1080]  # rounds of 60 until an iteration has its 500
+    assert [row["env_steps"] for row in rows[0] if "eval/residual_success" in row] == [1080, 1620]
+
+
 def test_eval_of_a_checkpoint_agrees_with_the_run(finished, capsys):
     checkpoint = finished / "checkpoints" / "best"
     assert main(["eval", f"--checkpoint={checkpoint}"]) == 0

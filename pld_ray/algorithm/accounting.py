@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pld_ray.algorithm.algorithm import ResidualSAC
 
+RECENT = 50  # episodes over which `train/...` figures are taken
+RECENT_FIELDS = ("success", "length", "probe_steps")
+
 
 def account(algorithm: ResidualSAC, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Count batches of the runners; the update debt grows by what will be stored.
@@ -21,8 +24,9 @@ def account(algorithm: ResidualSAC, batches: list[dict[str, Any]]) -> list[dict[
     for b in batches:
         algorithm.episodes += len(b["episodes"])
         for episode in b["episodes"]:
-            algorithm.schedule.on_episode(episode["success"])
-        algorithm.recent_success += [episode["success"] for episode in b["episodes"]]
+            if has_takeover(episode):
+                algorithm.schedule.on_episode(episode["success"])
+            algorithm.recent_episodes.append({name: episode[name] for name in RECENT_FIELDS})
         stale = stale_episodes(algorithm, b)
         lengths = [n for k, n in enumerate(b["episode_lengths"]) if k not in stale]
         if lengths:
@@ -32,13 +36,29 @@ def account(algorithm: ResidualSAC, batches: list[dict[str, Any]]) -> list[dict[
             algorithm.next_shard += 1
         algorithm.stored_steps += sum(lengths)
         algorithm.update_debt += sum(lengths) * algorithm.config.utd
-    algorithm.recent_success = algorithm.recent_success[-50:]
+    algorithm.recent_episodes = algorithm.recent_episodes[-RECENT:]
     return feed
+
+
+def has_takeover(episode: dict[str, Any]) -> bool:
+    """Whether the residual acted in it: one that ended while probing is the base policy's own."""
+    return episode["length"] > episode["probe_steps"]
+
+
+def recent_figures(episodes: list[dict[str, Any]]) -> dict[str, float]:
+    """`train/...` of the last online episodes; success of those in which the residual acted."""
+    success = [episode["success"] for episode in episodes if has_takeover(episode)]
+    columns = {
+        "train/success_rate": success,
+        "train/episode_len_mean": [episode["length"] for episode in episodes],
+        "train/probe_steps_mean": [episode["probe_steps"] for episode in episodes],
+    }
+    return {name: sum(values) / len(values) for name, values in columns.items() if values}
 
 
 def stale_episodes(algorithm: ResidualSAC, batch: dict[str, Any]) -> list[int]:
     """Which stored episodes of the batch are too old; staleness, in updates, is logged."""
-    stored = [e for e in batch["episodes"] if e["length"] > e["probe_steps"]]
+    stored = [e for e in batch["episodes"] if has_takeover(e)]
     staleness = [algorithm.updates - e["weights_updates"] for e in stored]
     for value in staleness:
         algorithm.metrics.log_value("staleness_mean", value, reduce="mean", window=50)

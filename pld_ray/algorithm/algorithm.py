@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from pld_ray.algorithm.progress_file import read_progress
 from pld_ray.algorithm.rounds import Rounds
 from pld_ray.algorithm.schedules import ResidualScaleSchedule
 from pld_ray.algorithm.state_file import StateFileError
-from pld_ray.base_policy import base_policy_fingerprint
 from pld_ray.errors import UserError, user_error
 from pld_ray.files import write_json_atomically
 from pld_ray.manifest import MARK, CheckpointError, write_manifest
@@ -36,7 +34,6 @@ from pld_ray.run_state import PROGRESS_FILE
 if TYPE_CHECKING:
     from pld_ray.base_policy import BasePolicyPool
 
-NOT_DATA = ("base_policy", "assets", "vectorization", "step_timeout_s", "reset_timeout_s")
 CALQL_SHARE = 200  # steps of one training step of the initialisation
 
 
@@ -47,9 +44,9 @@ class LearnerLostError(UserError, RuntimeError):
 class ResidualSAC(Algorithm):
     """Residual soft actor-critic on a frozen base policy (seed 002; PLD).
 
-    Phases: `collect` (base policy alone: successes into the offline ring, the rest and the warm-up
-    into the online ring), `calql` (the critic's initialisation on the offline ring, if asked for),
-    then `online` (probing, base + residual, updates).
+    Phases: `collect` (base policy alone: successes into the offline ring, a plain rollout as the
+    warm-up into the online ring), `calql` (the critic's initialisation on the offline ring, if
+    asked for), then `online` (probing, base + residual, updates).
     """
 
     config: ResidualSACConfig
@@ -66,7 +63,7 @@ class ResidualSAC(Algorithm):
         self.update_debt = 0.0
         self.failure_dir: str | None = None  # for the batch of a non-finite loss; None is logdir
         self.last_evaluation: list[dict[str, Any]] = []
-        self.recent_success: list[bool] = []
+        self.recent_episodes: list[dict[str, Any]] = []
         self.published_updates = 0
         self.calql_done = 0
         self.calql_rows: list[dict[str, float]] = []  # figures along the initialisation
@@ -249,8 +246,8 @@ class ResidualSAC(Algorithm):
         """RLlib's own checkpoint, and beside it, without pickle, all that a run needs.
 
         `learner.json` / `learner.safetensors` hold networks, optimisers and the update's own
-        state, `replay/` both rings, `residual_sac.json` the counters, `manifest.json` the checksums
-        of all these.
+        state, `replay/` both rings, `residual_sac.json` the counters, `collection.*` what has been
+        collected so far, `manifest.json` the checksums of all these.
         """
         if self.loop is not None and self.phase == "online":
             self.loop.drain()
@@ -266,12 +263,14 @@ class ResidualSAC(Algorithm):
             "stored_steps": self.stored_steps,
             "collection_env_steps": self.collection.env_steps,
             "collection_stored_steps": self.collection.stored_steps,
-            "recent_success": self.recent_success,
+            "recent_episodes": self.recent_episodes,
             "calql_done": self.calql_done,
             "next_shard": self.next_shard,
             "schedule": self.schedule.state_dict(),
             MARK: True,
         }
+        if self.phase == "collect":
+            self.collection.save(pathlib.Path(checkpoint_dir))
         write_json_atomically(pathlib.Path(checkpoint_dir) / PROGRESS_FILE, progress)
         write_manifest(pathlib.Path(checkpoint_dir))
 
@@ -287,6 +286,9 @@ class ResidualSAC(Algorithm):
             self.loop.drain()
         try:
             self._on_learner(lambda learner, path: learner.load(path), path=checkpoint_dir)
+            self.collection.env_steps = progress["collection_env_steps"]
+            if progress["phase"] == "collect":
+                self.collection.load(pathlib.Path(checkpoint_dir))
         except (StateFileError, ReplayFileError) as error:
             raise CheckpointError(str(user_error(error))) from error
         self.phase = progress["phase"]
@@ -296,13 +298,15 @@ class ResidualSAC(Algorithm):
         self.update_debt = progress["update_debt"]
         self.episodes = progress.get("episodes", 0)
         self.stored_steps = progress.get("stored_steps", 0)
-        self.collection.env_steps = progress["collection_env_steps"]
         self.collection.stored_steps = progress.get("collection_stored_steps", 0)
-        self.recent_success = progress["recent_success"]
+        self.recent_episodes = progress.get("recent_episodes", [])
         self.calql_done = progress.get("calql_done", 0)
         self.next_shard = progress.get("next_shard", 0)
         self.schedule.load_state_dict(progress["schedule"])
-        self.restart_runners(self.run_seed)
+        if self.phase == "collect":
+            self.env_steps = self.collection.env_steps
+        else:
+            self.restart_runners(self.run_seed)
         self.env_runner_group.foreach_env_runner(
             lambda runner: runner.forget_weights_version(), timeout_seconds=None
         )
@@ -351,24 +355,6 @@ class ResidualSAC(Algorithm):
     def run_seed(self) -> int:
         """Seed of the rollouts after `env_steps`: a resumed run does not repeat its episodes."""
         return (self.config.seed or 0) * 1_000_003 + self.updates
-
-    def collection_identity(self) -> dict[str, Any]:
-        """What the collected base-policy data depends on; the key of its cache."""
-        params = self.config.residual_sac_params()
-        environment = {k: v for k, v in self.config.env_config.items() if k not in NOT_DATA}
-        loader = self.config.base_policy_loader
-        return {
-            **({"base_policy_loader": loader} if loader else {}),
-            "environment": json.loads(json.dumps(environment)),
-            "base_policy": base_policy_fingerprint(
-                self.config.base_policy_type, self.config.base_policy_path
-            ),
-            "offline_episodes": params.offline_episodes,
-            "warmup_steps": params.warmup_steps,
-            "warmup_actions": params.warmup_actions,
-            "gripper": params.gripper,
-            "collection_seed": self.config.collection_seed,
-        }
 
     def cleanup(self) -> None:
         super().cleanup()

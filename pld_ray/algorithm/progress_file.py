@@ -12,7 +12,7 @@ from pld_ray.run_state import PROGRESS_FILE
 
 PROGRESS_KEYS = {
     *("phase", "iteration", "env_steps", "updates", "update_debt", "collection_env_steps"),
-    *("recent_success", "schedule"),
+    "schedule",
 }
 """In every release's; later ones have more."""
 

@@ -85,7 +85,8 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
         Returns:
             `columns` and `episode_lengths` (see `EpisodeBuilder`), `episodes` (a dict each),
-            `num_env_steps` stepped now, probing included, and this runner's `metrics`.
+            `num_env_steps` stepped now, probing included, `oldest_start` of the open episodes, and
+            this runner's `metrics`.
         """
         ended, stepped = Ended(), 0
         while stepped < num_steps:
@@ -97,13 +98,14 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             if taken is None:
                 self._streams = None
             stepped += taken or 0
-        self._log_rollout(stepped, ended)
+        self._log_rollout(stepped, ended, base_only)
         columns, lengths = concatenate_episodes(ended.columns)
         return {
             "columns": columns,
             "episode_lengths": lengths,
             "episodes": [asdict(result) for result in ended.results],
             "num_env_steps": stepped,
+            "oldest_start": 0 if self._streams is None else self._streams.oldest_start,
             "metrics": self._due_metrics(),
         }
 
@@ -185,7 +187,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         self._num_env_steps += 1
         return results
 
-    def _log_rollout(self, stepped: int, ended: Ended) -> None:
+    def _log_rollout(self, stepped: int, ended: Ended, base_only: bool) -> None:
         self._increase_sampled_metrics(stepped, len(ended.results))
         if self._num_env_steps:
             self._log_env_steps(self._metrics_num_try_env_step, self._num_env_steps)
@@ -195,7 +197,8 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             self.metrics.log_value("num_env_failures", 1, reduce="lifetime_sum")
         for episode in ended.results:
             self._log_episode_metrics(episode.length, episode.sum_reward, 0.0)
-            self.metrics.log_value("success_rate", float(episode.success), window=50)
+            if not base_only and episode.length > episode.probe_steps:  # the residual acted
+                self.metrics.log_value("success_rate", float(episode.success), window=50)
             self.metrics.log_value("probe_steps_mean", float(episode.probe_steps), window=50)
 
     # --- evaluation ------------------------------------------------------------------------------

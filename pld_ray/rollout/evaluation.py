@@ -25,6 +25,9 @@ class EpisodeResult:
     init_state_id: int = -1
     weights_updates: int = 0
     """Gradient updates behind the weights with which the episode began."""
+    start: int = 0
+    """Vector steps that its runner had made before it, resets included."""
+    env_index: int = 0
 
 
 def play_init_states(

@@ -17,7 +17,7 @@ from pld_ray.errors import UserError
 from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
 from pld_ray.tensor_files import save_arrays
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 META_FILE = "collection.json"
 
 
@@ -30,13 +30,12 @@ class OfflineCache:
 
     Args:
         folder: where the cache is, or will be.
-        identity: what the data depends on (task, base policy, collection settings); a cache whose
-            identity differs in any key is refused.
+        identity: all that shapes the data; a cache whose identity differs in any key is refused.
     """
 
     def __init__(self, folder: str | os.PathLike[str], identity: dict[str, Any]) -> None:
         self.folder = pathlib.Path(folder)
-        self.identity = {"format_version": FORMAT_VERSION, **identity}
+        self.identity = identity
 
     def exists(self) -> bool:
         """Whether the folder holds a cache (of whatever identity)."""
@@ -63,10 +62,15 @@ class OfflineCache:
         if not os.access(above, os.W_OK):
             raise self._unwritable(f"no permission to write to {above}")
 
-    def save(self, offline: list[Columns], warmup: list[Columns], env_steps: int) -> None:
+    def save(self, offline: list[Columns], warmup: list[Columns], rounds: list[int]) -> None:
         """Write all files aside, then move the folder into place.
 
-        A cache that another run has put there meanwhile stays: what it holds is the same.
+        A cache that another run has put there meanwhile stays: what it holds is as good.
+
+        Args:
+            offline: successful episodes.
+            warmup: episodes of the warm-up.
+            rounds: environment steps of each round in which they were collected.
 
         Raises:
             OfflineCacheError: as `check_writable`; nothing is left behind.
@@ -75,7 +79,7 @@ class OfflineCache:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         partial = pathlib.Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
         try:
-            meta: dict[str, Any] = {"identity": self.identity, "env_steps": env_steps}
+            meta: dict[str, Any] = {"identity": self.identity, "rounds": rounds}
             for name, episodes in (("offline", offline), ("warmup", warmup)):
                 columns, lengths = concatenate_episodes(episodes)
                 file = partial / f"{name}.safetensors"
@@ -89,8 +93,8 @@ class OfflineCache:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def load(self) -> tuple[list[Columns], list[Columns], int]:
-        """Offline episodes, warm-up episodes, and the environment steps they cost.
+    def load(self) -> tuple[list[Columns], list[Columns], list[int]]:
+        """Offline episodes, warm-up episodes, and the environment steps of each round.
 
         Raises:
             OfflineCacheError: another identity, or a damaged file.
@@ -98,10 +102,11 @@ class OfflineCache:
         path = self.folder / META_FILE
         try:
             meta = json.loads(path.read_text())
-            found = meta["identity"]
+            found = dict(meta["identity"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(path, f"it cannot be read ({error})") from error
-        for key, wanted in self.identity.items():
+        for key in {**self.identity, **found}:
+            wanted = self.identity.get(key)
             if found.get(key) != wanted:
                 raise OfflineCacheError(
                     f"the offline cache {self.folder} was collected with {key}={found.get(key)!r} "
@@ -109,7 +114,11 @@ class OfflineCache:
                     "--offline_cache, or delete this one to collect anew"
                 )
         parts = [self._load_part(name, meta) for name in ("offline", "warmup")]
-        return parts[0], parts[1], int(meta["env_steps"])
+        try:
+            rounds = [int(steps) for steps in meta["rounds"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(path, f"it cannot be read ({error})") from error
+        return parts[0], parts[1], rounds
 
     def _load_part(self, name: str, meta: dict[str, Any]) -> list[Columns]:
         file = self.folder / f"{name}.safetensors"

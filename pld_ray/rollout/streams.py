@@ -30,6 +30,8 @@ class Ended:
 class _Open:
     """The episode that an environment is in."""
 
+    env_index: int
+    start: int
     probe: int
     """Steps that the base policy takes first, which are not stored (formula 25)."""
     builder: EpisodeBuilder = field(default_factory=EpisodeBuilder)
@@ -45,6 +47,8 @@ class _Open:
             sum_reward=self.sum_reward,
             probe_steps=min(self.probe, self.steps),
             weights_updates=self.weights_updates,
+            start=self.start,
+            env_index=self.env_index,
         )
 
 
@@ -83,7 +87,8 @@ class Streams:
             params.exploration_hold,
         )
         self._observation = observation
-        self._open = [_Open(self._draw_probe(base_only)) for _ in range(n)]
+        self._clock = 0
+        self._open = [_Open(i, 0, self._draw_probe(base_only)) for i in range(n)]
         self._resetting = [False] * n
 
     def step(
@@ -118,6 +123,7 @@ class Streams:
         if results is None:
             return None
         self._observation, reward, terminated, truncated, infos = results
+        self._clock += 1
 
         taken = 0
         for i, episode in enumerate(self._open):
@@ -151,6 +157,11 @@ class Streams:
                 ended.results.append(episode.result(bool(infos[i]["is_success"])))
             self._begin(i, base_only)
         return taken
+
+    @property
+    def oldest_start(self) -> int:
+        """`start` of the open episode that began first."""
+        return min(episode.start for episode in self._open)
 
     def _action(
         self, observation: Observation, takeover: np.ndarray, random_actions: bool
@@ -189,7 +200,7 @@ class Streams:
         self._noise.reset(i)
         if self._grippers is not None:
             self._grippers.reset(i)
-        self._open[i] = _Open(self._draw_probe(base_only))
+        self._open[i] = _Open(i, self._clock, self._draw_probe(base_only))
 
     def _draw_probe(self, base_only: bool) -> int:
         """h ~ Unif{0..H_probe} (formula 22); base-only phases store everything."""

@@ -39,7 +39,7 @@ def small_config(**training):
 
 def point_config(**training):
     """Without simulator and base policy, for what only concerns processes."""
-    config = small_config(warmup_actions="random", **training)
+    config = small_config(**{"warmup_actions": "random", **training})
     config.env_config = {"entry_point": "envs.point:PointEnv", "kwargs": {"episode_length": 40}}
     return config.base_policy(type="none")
 
@@ -87,6 +87,23 @@ def test_warm_up_is_the_base_policy_alone_and_is_stored(build):
     assert len(rows) >= 80
     assert torch.equal(ring.column("action", rows), ring.column("base_action", rows))
     assert (ring.column("residual_scale", rows) == 0).all()
+
+
+def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
+    config = point_config(warmup_actions="base", offline_episodes=3, warmup_steps=40)
+    config.env_config = {"entry_point": "uneven_env:UnevenEnv"}
+    config.env_runners(num_envs_per_env_runner=8)
+    algorithm = build(config)
+    algorithm.initialize()
+    replay = learner(algorithm).replay
+    # the first episodes of environments 0, 1, 2, 3; by their ends, successes alone would come first
+    assert replay.online.episode_lengths == [4, 20, 4, 20]
+    assert replay.offline.episode_lengths == [4, 4, 4]
+    online = replay.online.observations()
+    assert torch.equal(replay.offline.observations()[:4], online[:4])
+    # over when the failures are: 20 steps of 8 environments, less the resets between
+    assert algorithm.collection.stored_steps == 48
+    assert algorithm.env_steps <= 160 + 40
 
 
 def test_probing_steps_are_never_stored(build):
@@ -214,17 +231,52 @@ def test_rllibs_own_sample_and_evaluate_work(build):
 
 def test_the_collected_data_is_cached_and_a_foreign_cache_refused(build, tmp_path):
     folder = str(tmp_path / "cache")
-    first = build(small_config(offline_cache=folder))
-    train_until_updates(first, 10)
-    second = build(small_config(offline_cache=folder))
-    second.train()
-    assert second.phase == "online"  # without a step of its own
-    train_until_updates(second, 10)
+    first, second = (build(small_config(offline_cache=folder)) for _ in range(2))
+    counts = ("phase", "env_steps", "iteration", "updates", "update_debt", "recent_episodes")
+    curves = []
+    for algorithm in (first, second):
+        curves.append([])
+        while algorithm.updates < 10:
+            algorithm.train()
+            curves[-1].append({name: getattr(algorithm, name) for name in counts})
+    assert curves[0] == curves[1]
+    assert [row["env_steps"] for row in curves[0][:3]] == [40, 80, 120]
     for key, value in weights(first).items():
         assert torch.equal(value, weights(second)[key]), "cached and fresh collection differ"
     third = build(small_config(offline_cache=folder, warmup_steps=81))
     with pytest.raises(Exception, match="collected with warmup_steps=80"):
         third.train()
+
+
+def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_twice(
+    build, tmp_path
+):
+    config = small_config(warmup_steps=160, offline_cache=str(tmp_path / "cache"))
+    first = build(config)
+    first.train()
+    first.train()
+    assert first.phase == "collect"
+    first.save_checkpoint(str(tmp_path / "checkpoint"))
+
+    second = build(config.copy())
+    second.load_checkpoint(str(tmp_path / "checkpoint"))
+    assert second.env_steps == 80
+    taken = []
+    while second.phase == "collect":
+        second.train()
+        taken.append(second.env_steps)
+    assert taken == [120, 160]  # four episodes of 40 steps, two of them from before
+    ring = learner(second).replay.online
+    assert ring.episode_lengths == [40] * 4
+    starts = ring.observations().reshape(4, 40, -1)[:, 0]
+    assert len(torch.unique(starts, dim=0)) == 4  # no episode is repeated
+    assert second.collection.stored_steps == second.collection.env_steps == 160
+
+    # the cache holds the collection whole, and a run from it has the same steps
+    third = build(config.copy())
+    third.initialize()
+    assert third.env_steps == 160
+    assert torch.equal(learner(third).replay.online.observations(), ring.observations())
 
 
 def test_a_nan_stops_the_update_names_it_and_saves_the_batch(build, tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.algorithm.accounting import account
+from pld_ray.algorithm.accounting import account, recent_figures
 from pld_ray.algorithm.algorithm import LearnerLostError
 from pld_ray.algorithm.asynchronous import AsynchronousLoop
 from pld_ray.algorithm.config import ResidualSACConfig
@@ -104,7 +104,7 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
         schedule=ResidualScaleSchedule(config.residual_sac_params()),
         metrics=MetricsLogger(),
         updates=1000,
-        recent_success=[],
+        recent_episodes=[],
         next_shard=0,
         **counters,
     )
@@ -120,6 +120,48 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
     gained = {name: getattr(algorithm, name) - before for name, before in counters.items()}
     assert gained == {"env_steps": 6, "episodes": 2, "stored_steps": 3, "update_debt": 1.5}
     assert algorithm.metrics.peek("num_episodes_too_stale") == 1
+
+
+def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():
+    config = point_config(
+        residual_scale_schedule="success", residual_scale_init=0.1, residual_scale_success=0.5
+    )
+    algorithm = SimpleNamespace(
+        config=config,
+        schedule=ResidualScaleSchedule(config.residual_sac_params()),
+        metrics=MetricsLogger(),
+        updates=0,
+        recent_episodes=[],
+        next_shard=0,
+        env_steps=0,
+        episodes=0,
+        stored_steps=0,
+        update_debt=0.0,
+    )
+
+    def count(success, length, probe_steps, num):
+        episode = {"success": success, "length": length, "probe_steps": probe_steps}
+        stored = [length - probe_steps] * num if length > probe_steps else []
+        batch = {
+            "columns": {"reward": np.zeros(sum(stored) + len(stored))},
+            "episode_lengths": stored,
+            "episodes": [{**episode, "weights_updates": 0}] * num,
+            "num_env_steps": num * length,
+        }
+        account(algorithm, [batch])
+
+    count(True, length=3, probe_steps=3, num=20)  # the base policy's own successes
+    assert algorithm.schedule.value(0) == 0.1
+    assert "train/success_rate" not in recent_figures(algorithm.recent_episodes)
+    count(False, length=8, probe_steps=3, num=5)
+    assert algorithm.episodes == 25
+    assert algorithm.stored_steps == 25
+    figures = recent_figures(algorithm.recent_episodes)
+    assert figures["train/success_rate"] == 0
+    assert figures["train/episode_len_mean"] == (20 * 3 + 5 * 8) / 25
+    count(True, length=8, probe_steps=3, num=15)
+    assert recent_figures(algorithm.recent_episodes)["train/success_rate"] == 15 / 20
+    assert algorithm.schedule.value(0) == pytest.approx(0.2)  # one window of 20, 15 successes
 
 
 def test_a_checkpoint_goes_on_with_the_same_counts(build, tmp_path):

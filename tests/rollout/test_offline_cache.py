@@ -3,7 +3,12 @@ import pytest
 
 from pld_ray.rollout.offline_cache import OfflineCache, OfflineCacheError
 
-IDENTITY = {"environment": {"task": "a"}, "base_policy": "f00d", "warmup_steps": 5}
+IDENTITY = {
+    "format_version": 2,
+    "environment": {"task": "a"},
+    "base_policy": "f00d",
+    "warmup_steps": 5,
+}
 
 
 def episode(length, value):
@@ -14,22 +19,21 @@ def episode(length, value):
 @pytest.fixture
 def cache(tmp_path):
     cache = OfflineCache(tmp_path / "cache", IDENTITY)
-    cache.save([episode(2, 1), episode(3, 2)], [episode(4, 3)], env_steps=17)
+    cache.save([episode(2, 1), episode(3, 2)], [episode(4, 3)], rounds=[10, 7])
     return cache
 
 
 def test_round_trip(cache):
-    offline, warmup, env_steps = cache.load()
+    offline, warmup, rounds = cache.load()
     assert [len(e["reward"]) for e in offline] == [3, 4]
     assert offline[1]["observation.state"][0, 0] == 2
     assert warmup[0]["observation.state"].shape == (5, 3)
-    assert env_steps == 17
+    assert rounds == [10, 7]
 
 
 @pytest.mark.parametrize("key", ["environment", "base_policy", "warmup_steps", "format_version"])
 def test_a_foreign_cache_is_refused_by_name(cache, key):
-    other = OfflineCache(cache.folder, IDENTITY)
-    other.identity[key] = "something else"
+    other = OfflineCache(cache.folder, {**IDENTITY, key: "something else"})
     with pytest.raises(OfflineCacheError, match=f"collected with {key}=.*delete this one"):
         other.load()
 
@@ -56,17 +60,17 @@ def test_a_truncated_or_missing_file_is_named(cache):
 
 
 def test_a_cache_that_another_run_put_there_meanwhile_stays(cache):
-    cache.save([episode(1, 9)], [], env_steps=1)
-    offline, _, env_steps = cache.load()
+    cache.save([episode(1, 9)], [], rounds=[1])
+    offline, _, rounds = cache.load()
     assert [len(e["reward"]) for e in offline] == [3, 4]
-    assert env_steps == 17
+    assert rounds == [10, 7]
     assert [p.name for p in cache.folder.parent.iterdir()] == ["cache"]
 
 
 def test_an_empty_folder_becomes_the_cache(tmp_path):
     cache = OfflineCache(tmp_path, IDENTITY)
-    cache.save([episode(1, 9)], [], env_steps=1)
-    assert cache.load()[2] == 1
+    cache.save([episode(1, 9)], [], rounds=[1])
+    assert cache.load()[2] == [1]
 
 
 def test_a_folder_with_other_things_is_refused_and_left_as_it_is(tmp_path):
@@ -74,7 +78,7 @@ def test_a_folder_with_other_things_is_refused_and_left_as_it_is(tmp_path):
     mine.parent.mkdir()
     mine.write_text("ten years of work")
     cache = OfflineCache(mine.parent, IDENTITY)
-    for attempt in (cache.check_writable, lambda: cache.save([episode(1, 9)], [], env_steps=1)):
+    for attempt in (cache.check_writable, lambda: cache.save([episode(1, 9)], [], rounds=[1])):
         with pytest.raises(OfflineCacheError, match=r"thesis is there and no cache.*an empty"):
             attempt()
     assert mine.read_text() == "ten years of work"
@@ -100,5 +104,5 @@ def test_what_arrives_between_the_check_and_the_move_is_not_overwritten(tmp_path
 
     monkeypatch.setattr(cache, "check_writable", then_someone_writes)
     with pytest.raises(OfflineCacheError, match="cannot be written"):
-        cache.save([episode(1, 9)], [], env_steps=1)
+        cache.save([episode(1, 9)], [], rounds=[1])
     assert (cache.folder / "theirs").read_text() == "kept"
