@@ -180,7 +180,9 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         """Apply `action` [7] for one control period of 50 ms."""
         if not self._started:
             raise RuntimeError("Call reset() before step().")
-        command = np.asarray(action, dtype=np.float64)
+        command = np.asarray(action)
+        if command.dtype != np.float32:  # the controller computes with what it is given
+            command = command.astype(np.float64)
         if command.shape != (ACTION_DIM,):
             raise ValueError(f"action must have shape ({ACTION_DIM},), not {command.shape}.")
         if not np.isfinite(command).all():

@@ -177,13 +177,14 @@ def test_sampled_placements_with_things_on_and_in_fixtures(monkeypatch):
         theirs.close()
 
 
-def test_absolute_control(monkeypatch):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_absolute_control(monkeypatch, dtype):
     theirs = make_lerobot_env(monkeypatch, "libero_object", 0, control_mode="absolute")
     ours = LiberoEnv("libero_object", 0, control_mode="absolute")
     expected, _ = theirs.reset(seed=SEED)
     seen, _ = ours.reset(seed=SEED, options={"init_state_id": INIT_STATE})
     assert_same_observation(seen, expected)
-    goal = np.concatenate([seen["observation.state"][:6], [-1.0]])
+    goal = np.concatenate([seen["observation.state"][:6], [-1.0]]).astype(dtype)
     goal[:3] += (0.05, 0.02, -0.03)
     play_both(ours, theirs, [goal] * 15)
     np.testing.assert_array_equal(ours._env.robots[0].controller.goal_pos, goal[:3])
