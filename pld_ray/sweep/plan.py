@@ -215,7 +215,7 @@ def context(
     sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str, resumed: bool = False
 ) -> dict[str, Any]:
     """What every trial is told, as plain values."""
-    tracking = {**encode(sweep.config.tracking), "uri": uri}
+    tracking = {**encode(sweep.config.tracking), "uri": uri or None}
     return {
         "folder": str(folder),
         "settings": encode(sweep.config),

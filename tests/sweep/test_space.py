@@ -10,11 +10,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pld_ray.config import ConfigError
+from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
+from pld_ray.config_file import dump_config, read_config
 from pld_ray.sweep.config import describe, dump_sweep, label, load_sweep
 from pld_ray.sweep.plan import (
     WithinBounds,
     bundles,
+    context,
     fit_at_once,
     num_trials,
     param_space,
@@ -178,6 +180,16 @@ def test_asha_compares_at_powers_of_the_reduction_factor(load):
         {"space": UTD, "scheduler": {"type": "asha", "grace_steps": 1000, "reduction_factor": 3}}
     )
     assert rungs(sweep.config, 30_000) == [1000, 3000, 9000, 27_000]
+
+
+def test_the_configuration_of_a_trial_that_nothing_tracks_is_read_back(load, tmp_path):
+    sweep = load({"space": UTD})
+    tracking = context(sweep, tmp_path, "", "")["tracking"]
+    config = sweep.base
+    config.tracking = TrackingConfig(**tracking)
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    assert read_config(TrainConfig, file).tracking.uri is None
 
 
 def test_a_population_begins_with_draws_of_what_mutates(load):
