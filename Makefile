@@ -40,7 +40,7 @@ lint: setup
 	@$(BIN)/mypy
 
 bench: setup  ## every benchmark, one after the other
-	@for b in learner replay env pool scale tracking sweep; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
+	@for b in learner replay env pool scale tracking sweep data; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
 
 clean:
 	rm -rf $(VENV) outputs

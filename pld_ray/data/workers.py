@@ -26,8 +26,7 @@ def run_jobs(
         for job in jobs:
             yield job, attempt(function, job)
         return
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([function.__module__])
+    context = multiprocessing.get_context("spawn")  # works from any process, forked ones too
     waiting = list(reversed(jobs))
     workers: dict[Connection, tuple[Any, Any]] = {}
 
@@ -84,5 +83,5 @@ def serve(function: Callable[[Any], Any], connection: Connection) -> None:
         try:
             job = connection.recv()
             connection.send(attempt(function, job))
-        except (EOFError, BrokenPipeError, KeyboardInterrupt):
+        except (EOFError, OSError, KeyboardInterrupt):  # the parent has ended
             return
