@@ -55,6 +55,7 @@ def test_ctrl_c_while_starting_ends_it_with_a_sentence_and_leaves_nothing(line, 
         assert process.returncode == 130
         _, alive = psutil.wait_procs(started, timeout=END_S)
         assert [child.name() for child in alive] == []
+        assert not (tmp_path / "run").exists()
     finally:
         process.kill()
 
