@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import difflib
 import functools
 import os
@@ -12,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal, get_origin
 
+import draccus
 import yaml
 
 from pld_ray.config import ConfigError
@@ -63,10 +63,14 @@ def decode(config_class: type, mapping: Any, where: str = "") -> Any:
     Raises:
         ConfigError: an unknown key, or a value of the wrong type or out of its own range.
     """
-    return _decode(config_class, mapping, field_names(config_class), where, "")
+    values = checked(config_class, mapping, field_names(config_class), where, "")
+    return draccus.decode(config_class, values)
 
 
-def _decode(config_class: type, mapping: Any, known: list[str], where: str, prefix: str) -> Any:
+def checked(
+    config_class: type, mapping: Any, known: list[str], where: str, prefix: str
+) -> dict[str, Any]:
+    """The mapping's values as the options' types; draccus takes null, true and NaN for numbers."""
     if not isinstance(mapping, Mapping):
         name = prefix.removesuffix(".") or "a configuration"
         raise ConfigError(f"{where}{name}={shown(mapping)}: must be a mapping of its keys")
@@ -78,18 +82,19 @@ def _decode(config_class: type, mapping: Any, known: list[str], where: str, pref
             continue
         value = mapping[field.key]
         if field.is_group:
-            value = _decode(field.hint, value, known, where, f"{prefix}{field.key}.")
+            value = checked(field.hint, value, known, where, f"{prefix}{field.key}.")
         else:
             value = as_type(value, field.hint)
             if not fits(value, field.hint, field.option):
                 raise ConfigError(where + unfit(prefix + field.key, value, field))
         values[field.key] = copy.deepcopy(value)
-    return config_class(**values)
+    return values
 
 
 def encode(config: Any) -> dict[str, Any]:
     """A configuration as plain data, which `decode` reads back."""
-    return dataclasses.asdict(config)
+    plain: dict[str, Any] = draccus.encode(config)
+    return plain
 
 
 def dump_config(config: Any) -> str:
