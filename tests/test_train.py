@@ -102,8 +102,9 @@ def test_eval_never_plays_the_states_that_chose_the_checkpoint(finished, capsys)
     assert "the next 2 chose its checkpoint: give 3 at most" in error
 
 
-def test_an_existing_run_is_not_overwritten(finished, capsys):
-    assert main(["train", *SMALL, f"--output_dir={finished}"]) == 2
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
+def test_an_existing_run_is_not_overwritten(flags, finished, capsys):
+    assert main(["train", *SMALL, f"--output_dir={finished}", *flags]) == 2
     assert "already holds a run: continue it with --resume" in capsys.readouterr().err
 
 

@@ -43,12 +43,12 @@ def configured(args: list[str], start: StartUp) -> int:
         start.step("configuration")
     from pld_ray.config import ConfigError, TrainConfig
     from pld_ray.config_file import config_path, load_config, main_print
+    from pld_ray.run_dir import RunDir
 
     if (checkpoint is not None or trust) and resume is None:
         raise ConfigError("--checkpoint=NAME and --trust go with --resume=RUN_DIR")
     preset = path.stem if (path := config_path(args)) else "default"
     if resume is not None:
-        from pld_ray.run_dir import RunDir
         from pld_ray.trust import check_trusted
 
         others = [a for a in args if not a.startswith("--total_steps")]
@@ -69,11 +69,12 @@ def configured(args: list[str], start: StartUp) -> int:
     from pld_ray.start_check import check_start
 
     check_start(config)
+    if resume is None:
+        RunDir(config.output_dir).check_new()
     if dry_run:
         return check(config)
 
     start.step("imports")
-    from pld_ray.run_dir import RunDir
     from pld_ray.train import train
 
     summary = train(
