@@ -9,12 +9,14 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 
+from pld_ray.errors import UserError
+
 MakeEnv = Callable[[], gym.Env]
 MAX_FAILURES = 3
 """Failures of one environment without a successful step between them before the group gives up."""
 
 
-class EnvFailedError(RuntimeError):
+class EnvFailedError(UserError, RuntimeError):
     """An environment keeps failing; the message says how."""
 
 

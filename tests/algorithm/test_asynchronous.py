@@ -233,7 +233,7 @@ def test_a_dead_learner_is_an_error_of_its_own_kind(build):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"sampling": "sometimes"}, "must be one of"),
+        ({"sampling": "sometimes"}, "must be synchronous, pipelined or asynchronous"),
         ({"publish_interval": 0}, "publish_interval"),
         ({"max_staleness": 10}, "publish_interval=20"),
         ({"stall_timeout_s": 0.0}, "stall_timeout_s"),

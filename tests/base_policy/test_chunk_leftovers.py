@@ -101,7 +101,7 @@ def test_without_prefetch_there_is_nothing_to_continue():
 def test_the_option_needs_prefetch_and_reaches_the_policy():
     TrainConfig(policy=PolicyConfig(rtc=True, prefetch=True)).validate()
     with pytest.raises(
-        ConfigError, match=r"policy.rtc=True: must be false without policy.prefetch"
+        ConfigError, match=r"policy.rtc=true: must be false without policy.prefetch"
     ):
         TrainConfig(policy=PolicyConfig(rtc=True)).validate()
     assert policy_loader(PolicyConfig(rtc=True)) == {"rtc": True}
