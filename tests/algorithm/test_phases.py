@@ -207,6 +207,7 @@ def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
     assert result[0]["length"] > 0
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_two_learners_share_the_replay_and_stay_alike(build, cache, tmp_path):
     config = small_config(calql_steps=10, critic_dropout=0.1).learners(num_learners=2)

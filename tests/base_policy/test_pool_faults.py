@@ -67,7 +67,14 @@ def waiting(folder):
     return len(list(folder.glob("waiting-*")))
 
 
-@pytest.mark.parametrize(("sockets", "rtc"), [(True, False), (True, True), (False, True)])
+@pytest.mark.parametrize(
+    ("sockets", "rtc"),
+    [
+        (True, False),
+        pytest.param(True, True, marks=pytest.mark.chaos),
+        pytest.param(False, True, marks=pytest.mark.chaos),
+    ],
+)
 def test_chunks_and_features_come_from_one_inference_as_inline(make_pool, sockets, rtc):
     pool = make_pool(num_replicas=2, sockets=sockets, rtc=rtc)
     inline = AddingPolicy(rtc=rtc)
@@ -87,6 +94,7 @@ def test_chunks_and_features_come_from_one_inference_as_inline(make_pool, socket
     assert played[0][1] == played[1][1] == pool.metrics()["requests"]
 
 
+@pytest.mark.chaos
 def test_figures_reach_rays_metrics_endpoint(make_pool):
     pool = make_pool()
     (node,) = ray.nodes()

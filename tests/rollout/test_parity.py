@@ -43,7 +43,7 @@ def reference():
     return base_policy_alone(range(EPISODES))
 
 
-@pytest.mark.parametrize("placement", ["inline", "pool"])
+@pytest.mark.parametrize("placement", ["inline", pytest.param("pool", marks=pytest.mark.chaos)])
 def test_zero_residual_scale_executes_the_base_policy_bit_for_bit(placement, reference):
     config = (
         ResidualSACConfig()

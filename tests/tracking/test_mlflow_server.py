@@ -72,6 +72,7 @@ def test_a_batch_that_is_sent_twice_is_stored_once(mlflow_server, kind):
     assert steps_of(uri, run.info.run_id, "alpha") == list(range(100))
 
 
+@pytest.mark.chaos
 def test_a_process_that_is_killed_and_restarted_logs_each_point_once(mlflow_server, tmp_path):
     command = [sys.executable, str(SCRIPT), str(tmp_path), mlflow_server.uri, "700"]
     spool = tmp_path / "mlflow_spool" / "points.jsonl"
