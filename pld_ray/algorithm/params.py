@@ -34,12 +34,13 @@ class ResidualSACParams(PhaseParams):
     reward_scale: float = option(
         1.0,
         "Factor on the environment's reward in everything that learns; returns and `value_range` "
-        "are in units of the scaled reward.",
+        "are in units of the scaled reward. Experimental: no run to the end but at 1.",
         within="(0, 1e6]",
     )
     reward_bias: float = option(
         0.0,
-        "Added to each step's scaled reward, as Cal-QL's -5: reward_scale * r + reward_bias.",
+        "Added to each step's scaled reward, as Cal-QL's -5: reward_scale * r + reward_bias. "
+        "Experimental: no run to the end but at 0.",
         within="[-1e6, 1e6]",
     )
     n_step: int = option(3, "Length of the TD return (1 is formula 12).", within="[1, 1000]")
@@ -155,7 +156,8 @@ class ResidualSACParams(PhaseParams):
     )
     critic_hidden_dims: list[int] = option(
         [],
-        "Widths of each critic's hidden layers where they differ; empty is `hidden_dims`.",
+        "Widths of each critic's hidden layers where they differ; empty is `hidden_dims`. "
+        "Experimental: no run to the end but empty.",
         within="[1, 8192]",
         items=(0, 16),
     )
