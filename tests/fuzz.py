@@ -20,9 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config_file import encode, is_text, load_config
+from pld_ray.config.file import encode, is_text, load_config
+from pld_ray.config.start_check import check_start
 from pld_ray.options import fields_of
-from pld_ray.start_check import check_start
 from pld_ray.sweep.config import SweepConfig, load_sweep
 
 BAD_VALUES = {
@@ -148,7 +148,7 @@ def nested(key: str, text: str) -> str:
 
 def malformed_files(count: int = 240, seed: int = 0) -> Iterator[tuple[str, bytes]]:
     """Name and content of files that nobody should write; the same ones for a seed."""
-    preset = pathlib.Path("experiments/presets/rlpd.yaml").read_bytes()
+    preset = pathlib.Path("pld_ray/presets/rlpd.yaml").read_bytes()
     draw = random.Random(seed)
     yield from ODD_FILES.items()
     kinds = ("noise", "cut", "flipped", "utf-16", "doubled", "spliced")
@@ -280,9 +280,9 @@ def start_all(pairs: list[Pair], folder: pathlib.Path) -> list[str]:
 
     import ray
 
-    from pld_ray.cluster import start_ray
     from pld_ray.errors import user_error
-    from pld_ray.train import train
+    from pld_ray.jobs.cluster import start_ray
+    from pld_ray.jobs.train import train
 
     os.chdir(folder)  # for relative paths
     failed = []

@@ -79,7 +79,7 @@ def test_the_last_line_is_the_advice_also_from_another_process(nested, monkeypat
     def fail(args):
         raise error
 
-    module = importlib.import_module("pld_ray.commands.train")
+    module = importlib.import_module("pld_ray.cli.train")
     monkeypatch.setattr(module, "run", fail)
     assert cli.main(["train"]) == 2
     assert capsys.readouterr().err == "pld-ray: a loss is not finite: lower the learning rate\n"
@@ -89,7 +89,7 @@ def test_what_is_no_mistake_of_the_user_keeps_its_traceback(monkeypatch):
     def fail(args):
         raise ZeroDivisionError("ours")
 
-    module = importlib.import_module("pld_ray.commands.train")
+    module = importlib.import_module("pld_ray.cli.train")
     monkeypatch.setattr(module, "run", fail)
     with pytest.raises(ZeroDivisionError):
         cli.main(["train"])

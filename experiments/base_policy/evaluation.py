@@ -10,7 +10,7 @@ from demonstrator import Demonstrator
 
 import envs
 from envs.experts import Perception
-from pld_ray.base_policy import BasePolicy, ChunkCache
+from pld_ray.policies import BasePolicy, ChunkCache
 
 Residual = Callable[[envs.LiberoEnv, np.ndarray], np.ndarray]
 

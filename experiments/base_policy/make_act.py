@@ -26,7 +26,7 @@ from train import Training, train
 import envs
 from envs.experts import Perception
 from envs.suites import default_task
-from pld_ray.base_policy import EMBEDDED_ACT, load_base_policy
+from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 
 PROVENANCE = "PROVENANCE.json"
 EMBEDDED_SUITE = "pld_tabletop"

@@ -21,7 +21,7 @@ import time
 import numpy as np
 import ray
 
-from pld_ray.base_policy import BasePolicyPool, PoolClient
+from pld_ray.pool import BasePolicyPool, PoolClient
 
 FIXED_S, PER_ROW_S = 0.050, 0.002
 BARS = {"share_of_ideal": 0.85, "vs_one_at_a_time": 8.0, "p95_over_policy": 2.5}

@@ -27,8 +27,8 @@ from typing import Any
 import ray
 
 from envs.point import PointEnv
-from pld_ray.algorithm.algorithm import ResidualSAC
-from pld_ray.algorithm.config import ResidualSACConfig
+from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.config import ResidualSACConfig
 
 STEP_S = 0.02
 EPISODE_LENGTH = 100

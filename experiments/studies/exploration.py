@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pld_ray.cli import main as pld_ray
-from pld_ray.tracking.history import read_history
+from pld_ray.runs.history import read_history
 
 VARIANTS: dict[str, list[str]] = {
     "default: AR(1) 0.9, xyz": [],
@@ -44,7 +44,7 @@ def main() -> None:
         status = pld_ray(
             [
                 "train",
-                "--config_path=experiments/presets/tabletop.yaml",
+                "--config_path=pld_ray/presets/tabletop.yaml",
                 f"--output_dir={folder}",
                 f"--total_steps={args.total_steps}",
                 f"--seed={args.seed}",

@@ -16,8 +16,8 @@ import pathlib
 
 import ray
 
-from pld_ray.algorithm.config import ResidualSACConfig
 from pld_ray.replay import FrameRing
+from pld_ray.rllib.config import ResidualSACConfig
 
 
 def resident_bytes() -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.config.residual_sac import ResidualSACParams
 
 AllReduce = Callable[[Sequence[Tensor]], None]
 """Averages tensors over all learners, in place."""

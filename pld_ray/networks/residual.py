@@ -25,7 +25,7 @@ from pld_ray.networks.grippers import hold_all, num_joint_choices
 from pld_ray.networks.normalizer import ObservationNormalizer
 
 if TYPE_CHECKING:
-    from pld_ray.algorithm.params import ResidualSACParams
+    from pld_ray.config.residual_sac import ResidualSACParams
 
 
 class ResidualNetworks(nn.Module):

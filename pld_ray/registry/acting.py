@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from pld_ray.base_policy import BasePolicy, ChunkCache
+from pld_ray.policies import BasePolicy, ChunkCache
 from pld_ray.registry.policy_files import (
     load_exported_base_policy,
     load_policy_module,

@@ -19,9 +19,9 @@ import numpy as np
 if TYPE_CHECKING:
     import gymnasium as gym
 
-    from pld_ray.algorithm.module import ResidualModule
-    from pld_ray.base_policy import BasePolicy
     from pld_ray.config import PolicyConfig, TrainConfig
+    from pld_ray.policies import BasePolicy
+    from pld_ray.rllib.module import ResidualModule
 
 FORMAT_VERSION = 2
 SETTINGS = "policy_config.json"
@@ -45,10 +45,10 @@ def export_policy(
     """
     from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
-    from pld_ray.algorithm.module import non_inference
-    from pld_ray.algorithm.state_file import load_tree, save_tree
-    from pld_ray.build import algorithm_config
-    from pld_ray.manifest import check_manifest
+    from pld_ray.files.manifest import check_manifest
+    from pld_ray.files.state_tree import load_tree, save_tree
+    from pld_ray.jobs.build import algorithm_config
+    from pld_ray.rllib.module import non_inference
 
     check_manifest(checkpoint, only=("learner.json", "learner.safetensors"))
     state = load_tree(checkpoint / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
@@ -96,8 +96,8 @@ def export_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, 
         How to load it from there: `type`, `path` (in `folder`, or a name on the hub, which stays
         one), `fingerprint` of its files, `prefetch`, and what else `load_base_policy` takes.
     """
-    from pld_ray.base_policy.checkpoint import open_checkpoint
-    from pld_ray.build import policy_loader
+    from pld_ray.jobs.build import policy_loader
+    from pld_ray.policies.checkpoint import open_checkpoint
 
     if policy.type == "none":
         return {"type": "none"}
@@ -153,8 +153,8 @@ def load_exported_base_policy(folder: pathlib.Path, settings: Mapping[str, Any])
         ConfigError: it is not the one that the residual was trained on.
         FileNotFoundError: a file is missing, or the hub's name cannot be had.
     """
-    from pld_ray.base_policy.checkpoint import open_checkpoint
     from pld_ray.config import ConfigError
+    from pld_ray.policies.checkpoint import open_checkpoint
     from pld_ray.rollout.factory import make_base_policy
 
     base = settings["base_policy"]
@@ -186,8 +186,8 @@ def load_policy_module(
     """
     import torch
 
-    from pld_ray.algorithm.module import ResidualModule
-    from pld_ray.algorithm.state_file import load_tree
+    from pld_ray.files.state_tree import load_tree
+    from pld_ray.rllib.module import ResidualModule
 
     params = dict(settings["model_config"]["params"])
     weights = params.get("vision_encoder_weights")

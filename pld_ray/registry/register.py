@@ -59,15 +59,15 @@ def register_policy(
         checkpoint: folder below the run's `checkpoints/`.
         alias: set to the new version.
         tracking_uri, run_id: of the run in MLflow; None is what its folder says.
-        trust: run the code that the run names, see `pld_ray.trust`.
+        trust: run the code that the run names, see `pld_ray.runs.trust`.
 
     Raises:
         ConfigError: no such checkpoint, a run that MLflow does not know, a name it does not take,
             or a server that does not answer.
     """
     from pld_ray.config import ConfigError
-    from pld_ray.run_dir import run_of_checkpoint
-    from pld_ray.trust import check_trusted
+    from pld_ray.runs.run_dir import run_of_checkpoint
+    from pld_ray.runs.trust import check_trusted
 
     folder = pathlib.Path(run_dir).resolve()
     path = folder / "checkpoints" / checkpoint

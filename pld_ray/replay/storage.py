@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pld_ray.errors import UserError
-from pld_ray.tensor_files import save_tensors
+from pld_ray.files.tensors import save_tensors
 
 FORMAT = "pld-ray frame ring"
 FORMAT_VERSION = 2

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pld_ray.config import ConfigError
-from pld_ray.files import write_atomically
+from pld_ray.files.atomic import write_atomically
 from pld_ray.report import tables, words
 from pld_ray.report.inputs import select
 from pld_ray.report.summary import Summary, summarize

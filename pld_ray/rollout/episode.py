@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,19 @@ def split_episodes(columns: Columns, episode_lengths: Sequence[int]) -> list[Col
         {key: value[end - n - 1 : end] for key, value in columns.items()}
         for end, n in zip(ends, episode_lengths, strict=True)
     ]
+
+
+@dataclass
+class EpisodeResult:
+    """What became of one episode."""
+
+    success: bool
+    length: int
+    sum_reward: float
+    probe_steps: int = 0
+    init_state_id: int = -1
+    weights_updates: int = 0
+    """Gradient updates behind the weights with which the episode began."""
+    start: int = 0
+    """Vector steps that its runner had made before it, resets included."""
+    env_index: int = 0

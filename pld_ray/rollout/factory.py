@@ -12,7 +12,7 @@ import ray
 from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envs
-from pld_ray.base_policy import BasePolicy, NoBasePolicy
+from pld_ray.policies import BasePolicy, NoBasePolicy
 from pld_ray.rollout.entry_point import environment_class
 from pld_ray.rollout.env_group import EnvGroup, InProcessEnvs, MakeEnv
 from pld_ray.rollout.subprocess_envs import SubprocessEnvs
@@ -84,7 +84,7 @@ def make_base_policy(policy: BasePolicy | Mapping[str, Any], action_space: gym.S
     if arguments.pop("type", "lerobot") == "none":
         return NoBasePolicy((action_space.shape or (0,))[0])
     # here: LeRobot costs 300 MB and seconds in every process, also in a pool's clients
-    from pld_ray.base_policy import load_base_policy
+    from pld_ray.policies import load_base_policy
 
     return load_base_policy(**arguments)
 

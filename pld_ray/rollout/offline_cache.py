@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from pld_ray.errors import UserError
+from pld_ray.files.tensors import save_arrays
 from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
-from pld_ray.tensor_files import save_arrays
 
 FORMAT_VERSION = 2
 META_FILE = "collection.json"

@@ -10,8 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from pld_ray.rollout.acting import Actor
-from pld_ray.rollout.episode import Columns, EpisodeBuilder
-from pld_ray.rollout.evaluation import EpisodeResult
+from pld_ray.rollout.episode import Columns, EpisodeBuilder, EpisodeResult
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.vector_env import BASE_ACTION, Observation

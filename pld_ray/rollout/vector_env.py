@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from pld_ray.base_policy import BasePolicy, ChunkCache
-from pld_ray.base_policy.lerobot_names import missing_observations
+from pld_ray.policies import BasePolicy, ChunkCache
+from pld_ray.policies.lerobot_names import missing_observations
 from pld_ray.rollout.env_group import Command, EnvGroup, InProcessEnvs, Outcome
 
 BASE_ACTION = "base_action"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config_file import decode, set_key
+from pld_ray.config.file import decode, set_key
 from pld_ray.sweep.space import split_keys, values_drawn
 
 MAX_TRIALS = 10_000

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig, check_amounts, check_custom
-from pld_ray.config_file import (
+from pld_ray.config.credentials import refuse_password
+from pld_ray.config.file import (
     check_key,
     decode,
     dump_config,
@@ -17,7 +18,6 @@ from pld_ray.config_file import (
     read_mapping,
     set_key,
 )
-from pld_ray.credentials import refuse_password
 from pld_ray.options import check_options, option
 from pld_ray.sweep.checks import check_changes, check_draws, check_size
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type

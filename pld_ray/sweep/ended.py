@@ -15,8 +15,8 @@ from typing import Any
 
 from ray.tune import Callback
 
-from pld_ray.files import write_json_atomically
-from pld_ray.run_state import is_figure, read_json
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.runs.run_state import is_figure, read_json
 
 POINT_FILE, ENDED_FILE = "point.json", "ended.json"
 

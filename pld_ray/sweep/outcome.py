@@ -10,7 +10,7 @@ from typing import Any
 
 from ray import tune
 
-from pld_ray.run_dir import RunDir
+from pld_ray.runs.run_dir import RunDir
 from pld_ray.sweep.config import label
 from pld_ray.sweep.ended import ended_figures
 from pld_ray.sweep.trial import FAILED_FILE, trial_folder

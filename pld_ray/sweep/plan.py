@@ -20,9 +20,9 @@ from ray.tune.schedulers import (
 from ray.tune.search import Searcher
 from ray.tune.stopper import TrialPlateauStopper
 
-from pld_ray.cluster import Resources, demands
 from pld_ray.config import TrainConfig
-from pld_ray.config_file import encode
+from pld_ray.config.file import encode
+from pld_ray.jobs.cluster import Resources, demands
 from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.space import Point, bounds, points, tune_domain, values
 from pld_ray.sweep.trial import SweepTrial, resolve_seed

@@ -13,7 +13,7 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from pld_ray.cluster import Resources, alive_nodes, describe
+from pld_ray.jobs.cluster import Resources, alive_nodes, describe
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, label
 from pld_ray.sweep.run import check_points
@@ -59,7 +59,7 @@ def cluster_nodes(sweep: Sweep) -> list[Resources]:
         return alive_nodes()
     if not address:
         return [{"CPU": float(os.cpu_count() or 1)}]
-    from pld_ray.cluster import start_ray
+    from pld_ray.jobs.cluster import start_ray
 
     start_ray(sweep.base, address)
     try:

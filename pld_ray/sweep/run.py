@@ -14,11 +14,12 @@ from typing import Any
 import ray
 from ray import tune
 
-from pld_ray.build import check_environment
-from pld_ray.cluster import check_fits, start_ray
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config_file import decode, dump_config, encode, read_config
-from pld_ray.files import undone_unless, write_atomically
+from pld_ray.config.file import decode, dump_config, encode, read_config
+from pld_ray.files.atomic import undone_unless, write_atomically
+from pld_ray.jobs.build import check_environment
+from pld_ray.jobs.cluster import check_fits, start_ray
+from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig, dump_sweep
 from pld_ray.sweep.ended import EndedTrials, known_names, known_points, point_key
@@ -28,7 +29,6 @@ from pld_ray.sweep.progress import SweepProgress
 from pld_ray.sweep.publish import publish
 from pld_ray.sweep.trial import trial_folder
 from pld_ray.tracking.logfile import setup_logging, write_to_log
-from pld_ray.trust import check_trusted, remember
 
 FORMAT_VERSION = 1
 SWEEP_FILE, STATE_FILE, BASE_FILE = "sweep.yaml", "sweep.json", "base.yaml"
@@ -76,7 +76,7 @@ def resume_sweep(
     Args:
         folder: of the sweep.
         ray_address: of another cluster than the sweep's own.
-        trust: run the code that the sweep names, see `pld_ray.trust`.
+        trust: run the code that the sweep names, see `pld_ray.runs.trust`.
 
     Raises:
         ConfigError: the folder holds no sweep, or one of another version.

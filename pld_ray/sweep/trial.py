@@ -8,21 +8,21 @@ from typing import Any
 
 from ray import tune
 
-from pld_ray.algorithm.algorithm import ResidualSAC
-from pld_ray.build import build_algorithm
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
-from pld_ray.config_file import decode
-from pld_ray.files import write_json_atomically
-from pld_ray.listing import TRIAL_FILE
-from pld_ray.open_tracker import open_tracker
-from pld_ray.run_dir import RunDir, checkpoint_steps
-from pld_ray.run_state import read_json
+from pld_ray.config.file import decode
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.jobs.build import build_algorithm
+from pld_ray.jobs.open_tracker import open_tracker
+from pld_ray.jobs.training_loop import TrainingLoop
+from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.runs.listing import TRIAL_FILE
+from pld_ray.runs.run_dir import RunDir, checkpoint_steps
+from pld_ray.runs.run_state import read_json
 from pld_ray.sweep.config import Sweep, SweepConfig, label, short
 from pld_ray.sweep.ended import POINT_FILE, ended_figures, write_trial
 from pld_ray.sweep.space import varied_axes
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
-from pld_ray.training_loop import TrainingLoop
 
 POINTER_FILE = "trial_checkpoint.json"
 FAILED_FILE = "failure.txt"

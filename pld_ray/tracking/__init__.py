@@ -3,8 +3,6 @@
 MLflow and matplotlib are imported when they are first used; they take seconds.
 """
 
-from pld_ray.tracking.eval_info import EpisodeResult, read_eval_info, write_eval_info
-from pld_ray.tracking.history import MetricsHistory, read_history
 from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.tracking.mlflow_record import read_record
 from pld_ray.tracking.mlflow_run import MissingRunError, MlflowRun
@@ -13,17 +11,12 @@ from pld_ray.tracking.progress import TrainProgress
 from pld_ray.tracking.statistics import wilson_interval
 
 __all__ = [
-    "EpisodeResult",
-    "MetricsHistory",
     "MissingRunError",
     "MlflowRun",
     "TrainProgress",
     "close_logging",
     "plot_learning_curve",
-    "read_eval_info",
-    "read_history",
     "read_record",
     "setup_logging",
     "wilson_interval",
-    "write_eval_info",
 ]

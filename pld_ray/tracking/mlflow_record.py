@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 
-from pld_ray.files import write_atomically
+from pld_ray.files.atomic import write_atomically
 
 RECORD_FILE = "mlflow_run.json"
 

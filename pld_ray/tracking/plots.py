@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from pld_ray.files import write_atomically
+from pld_ray.files.atomic import write_atomically
 from pld_ray.tracking.statistics import wilson_interval
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pld_ray.files import write_atomically
+from pld_ray.files.atomic import write_atomically
 from pld_ray.tracking.ledger import Ledger
 
 FORMAT_VERSION = 1

@@ -32,7 +32,7 @@ def run_tags(
         preset: name of the preset that the configuration was made from.
         run_dir: the run's folder.
     """
-    from pld_ray.base_policy import base_policy_fingerprint
+    from pld_ray.policies import base_policy_fingerprint
 
     fingerprint = base_policy_fingerprint(config.policy.type, config.policy.path)
     tags = {

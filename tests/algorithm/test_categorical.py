@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pld_ray.algorithm import categorical, losses
+from pld_ray.algorithm import categorical
+from pld_ray.algorithm.residual import losses
 
 ATOMS = torch.linspace(0.0, 1.0, 11)
 

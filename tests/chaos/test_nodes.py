@@ -7,10 +7,10 @@ import pytest
 import ray
 from chaos import POINT_RUN, check_counts, progress, wait_for
 
-from pld_ray.build import algorithm_config
-from pld_ray.cluster import check_cluster
 from pld_ray.config import TrainConfig
-from pld_ray.config_file import load_config
+from pld_ray.config.file import load_config
+from pld_ray.jobs.build import algorithm_config
+from pld_ray.jobs.cluster import check_cluster
 
 pytestmark = pytest.mark.chaos
 

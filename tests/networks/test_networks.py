@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pld_ray.algorithm.losses import compose_action
-from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.algorithm.residual.losses import compose_action
+from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks import CriticEnsemble, GaussianActor, ObservationNormalizer, ResidualNetworks
 
 OBS, ACT, BATCH = 11, 4, 32

@@ -12,7 +12,7 @@ from typing import Literal
 import pytest
 
 from pld_ray.config import TrainConfig
-from pld_ray.config_file import encode
+from pld_ray.config.file import encode
 from pld_ray.options import (
     as_type,
     check_options,

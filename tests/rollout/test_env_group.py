@@ -16,8 +16,8 @@ from fragile import FragileEnv
 from toy import CountingEnv, CountingPolicy
 
 import envs
+from pld_ray.evaluation.play import play_init_states
 from pld_ray.rollout.env_group import Command, EnvFailedError, InProcessEnvs
-from pld_ray.rollout.evaluation import play_init_states
 from pld_ray.rollout.subprocess_envs import SubprocessEnvs
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 

@@ -7,8 +7,8 @@ import pytest
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 import envs
-from pld_ray.algorithm import ResidualSACConfig
-from pld_ray.base_policy import load_base_policy
+from pld_ray.policies import load_base_policy
+from pld_ray.rllib import ResidualSACConfig
 
 EPISODES = 20
 ENV = {"task": "lift_the_can", "episode_length": 40}

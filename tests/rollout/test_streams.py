@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import CountingEnv, CountingPolicy
 
-from pld_ray.algorithm.params import ResidualSACParams
+from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
 from pld_ray.rollout.env_group import InProcessEnvs
 from pld_ray.rollout.gripper_record import GripperRecord

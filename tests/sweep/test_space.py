@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
-from pld_ray.config_file import dump_config, read_config
+from pld_ray.config.file import dump_config, read_config
 from pld_ray.sweep.config import describe, dump_sweep, label, load_sweep
 from pld_ray.sweep.plan import (
     WithinBounds,

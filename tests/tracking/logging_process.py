@@ -10,7 +10,7 @@ import pathlib
 import sys
 import time
 
-from pld_ray.files import write_atomically
+from pld_ray.files.atomic import write_atomically
 from pld_ray.tracking.mlflow_record import read_record
 from pld_ray.tracking.mlflow_run import MlflowRun
 

@@ -22,7 +22,7 @@ from pld_ray.networks.encoders.task_embedding import (
 )
 
 if TYPE_CHECKING:
-    from pld_ray.algorithm.params import ResidualSACParams
+    from pld_ray.config.residual_sac import ResidualSACParams
 
 TASK_EMBEDDINGS = ("none", "learned", "text")
 

@@ -1,0 +1,1 @@
+"""Residual SAC on a frozen base policy (seed 002; PLD)."""

@@ -1,0 +1,346 @@
+"""Residual SAC, one gradient step after the other, in plain PyTorch.
+
+    update_critic -> (update_discrete_critic) -> update_actor -> update_temperature -> update_target
+
+The equations are in `losses.py` (`categorical.py`, `hybrid.py`); here is the order in which they
+are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pld_ray.algorithm import categorical
+from pld_ray.algorithm.compiled import compile_networks
+from pld_ray.algorithm.nonfinite import Batch, LossChecks, NonFiniteLossError
+from pld_ray.algorithm.optimizers import (
+    AllReduce,
+    make_optimizers,
+    target_pairs,
+    trained_parameters,
+)
+from pld_ray.algorithm.residual import hybrid, losses
+from pld_ray.algorithm.residual.figures import UpdateFigures
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.networks.augmentation import random_shift
+
+__all__ = ["NonFiniteLossError", "ResidualSACUpdate", "make_optimizers"]
+
+
+class Replay(Protocol):
+    """What the update needs of a replay."""
+
+    def sample(self, batch_size: int, n_step: int, gamma: float) -> Batch: ...
+
+
+class ResidualSACUpdate:
+    """Gradient steps of residual SAC on an object's networks.
+
+    A loss that is not finite raises `NonFiniteLossError`. On the CPU every loss is checked before
+    its step: the parameters are then those before the bad step. On a GPU, where looking at a value
+    waits for the device, 32 losses are checked at once, the last ones at the end of `run`: the
+    parameters may be spoilt then, and the caller reloads its last checkpoint. In both cases `run`
+    raises before it returns, so nothing spoilt is published.
+
+    Args:
+        networks: `ResidualNetworks`, or an object with its attributes; action_low and action_high
+            [A] where the action bounds are not +-1.
+        optimizers: one per group of `trained_parameters`; see `make_optimizers`.
+        replay: `FrameRing`, `SymmetricReplay`, or anything with their `sample`.
+        params: see `ResidualSACParams`.
+        seed: of the update's own generator; the global one is never used.
+        q_bounds: lowest and highest return that the reward allows; Q outside counts as
+            `q_out_of_bound`. None takes `params.value_range`.
+        checks_at_once: losses looked at together, see above; None chooses by device.
+        all_reduce: averages gradients over several learners, in place; None is a single one.
+    """
+
+    def __init__(
+        self,
+        networks: Any,
+        optimizers: Mapping[str, Optimizer],
+        replay: Replay,
+        params: ResidualSACParams,
+        seed: int = 0,
+        q_bounds: tuple[float, float] | None = None,
+        checks_at_once: int | None = None,
+        all_reduce: AllReduce | None = None,
+    ) -> None:
+        self.networks = networks
+        self.optimizers = dict(optimizers)
+        self.replay = replay
+        self.params = params
+        self.parameters = trained_parameters(networks)
+        self.targets, self.followed = target_pairs(networks)
+        self.critic_encoder = networks.critic_encoder or networks.encoder
+        self.action_low = getattr(networks, "action_low", -1.0)
+        self.action_high = getattr(networks, "action_high", 1.0)
+        self.origin, self.unit = losses.action_frame(
+            params.compose_base, self.action_low, self.action_high
+        )
+        self.device = networks.log_alpha.device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        if params.critic_dropout:
+            networks.critic.dropout_generator = self.generator
+            networks.target_critic.dropout_generator = self.generator
+        if params.compile_backend != "none":
+            compile_networks(networks, params.compile_backend)
+        self.discrete = networks.discrete_critic is not None
+        self.target_entropy = self._entropy_target()
+        self.updates = 0
+        self.checks = LossChecks(self.device, checks_at_once)
+        self.all_reduce = all_reduce
+        active_share = float(losses.active(networks.residual_dims).mean())
+        low, high = q_bounds or params.value_range
+        self.figures = UpdateFigures((low, high), active_share)
+
+    # --- the algorithm ---------------------------------------------------------------------------
+
+    def run(self, num_updates: int) -> dict[str, float]:
+        """Make `num_updates` critic steps, with an actor step at each `critic_actor_update_ratio`.
+
+        Returns:
+            Means over the call: critic_loss, critic_grad_norm, td_target_mean, and of Q at the
+            batch's actions q_mean, q_max and q_out_of_bound; where actor steps fell into it,
+            actor_loss, actor_grad_norm, q_policy, entropy (nats, of the residual), residual_abs
+            (over the dimensions that carry one), temperature_loss, temperature_grad_norm, alpha.
+
+        Raises:
+            NonFiniteLossError: see the class.
+        """
+        self.figures.clear()
+        self.checks.clear()
+        self.target_entropy = self._entropy_target()
+        for _ in range(num_updates):
+            self.step(self.sample_from(self.replay))
+        self.checks.look()
+        return self.figures.means()
+
+    def sample_from(self, replay: Replay) -> Batch:
+        """A batch of it; images of a trained encoder are shifted (DrQ)."""
+        params = self.params
+        batch = replay.sample(params.batch_size, params.n_step, params.gamma)
+        shifted = bool(params.random_shift_pad) and not params.freeze_vision_encoder
+        for column in self.networks.image_columns.values() if shifted else ():
+            for key in (column, f"next.{column}"):
+                batch[key] = random_shift(batch[key], params.random_shift_pad, self.generator)
+        if self.discrete:  # the continuous part neither moves nor judges the grippers
+            batch["action"] = batch["action"].clone()
+            batch["action"][:, params.gripper_dims] = 0.0
+        if not params.compose_base:  # the networks know of no base policy
+            batch["base_action"] = torch.zeros_like(batch["base_action"])
+            batch["next_base_action"] = torch.zeros_like(batch["next_base_action"])
+        return batch
+
+    def step(self, batch: Batch) -> None:
+        """One critic step, the actor and temperature steps if they are due, and the target."""
+        x = self.encode(self.critic_encoder, batch)
+        self.update_critic(batch, x)
+        x = x.detach()
+        if self.discrete:
+            self.update_discrete_critic(batch, x)
+        due = (self.updates + 1) % self.params.critic_actor_update_ratio == 0
+        if due and self.updates >= self.params.actor_delay_updates:
+            log_prob = self.update_actor(batch, x)
+            self.update_temperature(batch, log_prob)
+        self.update_target()
+        self.updates += 1
+
+    def update_critic(self, batch: Batch, x: Tensor) -> None:
+        """(8)-(14): regress every critic onto the on-the-fly target."""
+        with torch.no_grad():
+            target, distribution = self.td_target(batch)
+        critic = self.networks.critic
+        outputs = critic.outputs(x, batch["base_action"], batch["action"])
+        q = critic.value(outputs.detach())
+        if distribution is None:
+            loss = losses.critic_loss(outputs, target)
+        else:
+            loss = categorical.cross_entropy(outputs, distribution)
+        if critic.reduction_logits is not None:
+            loss = loss + losses.weighting_loss(q, target, critic.reduction_logits)
+        self.descend("critic", loss, batch)
+        self.figures.record("q", q)
+        self.figures.record("td_target", target)
+
+    def td_target(
+        self, batch: Batch, backup_entropy: bool | None = None, entropy_factor: float = 1.0
+    ) -> tuple[Tensor, Tensor | None]:
+        """(8)-(12): y [B], and of categorical critics its distribution [B, Z].
+
+        Args:
+            batch: of `sample_from`.
+            backup_entropy: None takes the parameter.
+            entropy_factor: on alpha * log_prob; `calql_td_xi` of the Cal-QL initialisation.
+        """
+        networks, params = self.networks, self.params
+        if backup_entropy is None:
+            backup_entropy = params.backup_entropy
+        next_base = batch["next_base_action"]
+        next_x = self.encode(networks.encoder, batch, successor=True)
+        delta, log_prob = self.residual(next_x, next_base, params.otf_candidates)
+        actions = self.compose(next_base, delta)
+        members = losses.draw_members(
+            params.num_critics, params.num_subsample_critics, self.generator
+        )
+        target_critic = networks.target_critic
+        if not networks.target_encoder.is_identity:
+            next_x = self.encode(networks.target_encoder, batch, successor=True)
+        outputs = target_critic.otf_outputs(next_x, next_base, actions, members)
+        alpha = entropy_factor * networks.log_alpha.exp()
+        reward, discount = batch["reward"], batch["discount"]
+        reduction = params.target_reduction
+        logits = target_critic.reduction_logits
+        if logits is not None and members is not None:
+            logits = logits[members]
+        if target_critic.num_atoms == 1:
+            y = losses.td_target(
+                reward, discount, outputs, log_prob, alpha, reduction, backup_entropy, logits
+            )
+            return y, None
+        atoms = target_critic.atoms
+        probability, bonus = categorical.choose_distribution(
+            outputs, atoms, log_prob, alpha, reduction, backup_entropy, logits
+        )
+        distribution = categorical.project(probability, reward + discount * bonus, discount, atoms)
+        return distribution @ atoms, distribution
+
+    def update_discrete_critic(self, batch: Batch, x: Tensor) -> None:
+        """Double DQN on the gripper choices; the observation's encoding is not trained by it."""
+        networks = self.networks
+        with torch.no_grad():
+            next_x = self.encode(self.critic_encoder, batch, successor=True)
+            next_base = batch["next_base_action"]
+            target = hybrid.discrete_td_target(
+                batch["reward"],
+                batch["discrete_penalty"],
+                batch["discount"],
+                networks.discrete_critic(next_x, next_base),
+                networks.target_discrete_critic(next_x, next_base),
+            )
+        q = networks.discrete_critic(x, batch["base_action"])
+        loss = hybrid.discrete_critic_loss(q, batch["discrete_action"].long(), target)
+        self.descend("discrete_critic", loss, batch)
+        self.figures.record("discrete_q_mean", q.detach().mean())
+
+    def update_actor(self, batch: Batch, x: Tensor) -> Tensor:
+        """(16), (17): returns log pi(delta | x) [B], without gradient."""
+        networks, params = self.networks, self.params
+        base_action = batch["base_action"]
+        own_encoder = networks.critic_encoder is not None
+        actor_x = self.encode(networks.encoder, batch) if own_encoder else x
+        delta, log_prob = self.residual(actor_x, base_action, num_candidates=1)
+        action = self.compose(base_action, delta)
+        q = networks.critic.otf(x, base_action, action).squeeze(1)
+        logits = networks.critic.reduction_logits
+        loss = losses.actor_loss(
+            q,
+            log_prob[0],
+            delta[0],
+            networks.log_alpha.detach().exp(),
+            params.actor_reduction,
+            params.residual_penalty,
+            None if logits is None else logits.detach(),
+        )
+        self.descend("actor", loss, batch)
+        log_prob = log_prob[0].detach()
+        self.figures.record("q_policy", q.detach())
+        self.figures.record("log_prob", log_prob)
+        self.figures.record("delta", delta.detach())
+        return log_prob
+
+    def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
+        """(18), (19), with log alpha kept above its floor."""
+        log_alpha = self.networks.log_alpha
+        loss = losses.temperature_loss(log_alpha, log_prob, self.target_entropy)
+        self.descend("temperature", loss, batch)
+        with torch.no_grad():
+            log_alpha.clamp_(min=self.params.log_alpha_min)
+            self.figures.record("alpha", log_alpha.exp())
+
+    def update_target(self) -> None:
+        """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
+        with torch.no_grad():
+            torch._foreach_lerp_(self.targets, self.followed, self.params.tau)
+
+    # --- pieces of it ----------------------------------------------------------------------------
+
+    def encode(self, encoder: Any, batch: Batch, successor: bool = False) -> Tensor:
+        """x, or x' of the `successor`: [B, Z]; a state-only encoder passes the vector through."""
+        vector = batch["next_observation" if successor else "observation"]
+        vector = self.networks.normalizer(vector)
+        if encoder.is_identity:
+            return vector
+        prefix = "next." if successor else ""
+        columns = self.networks.image_columns
+        images = {key: batch[prefix + column] for key, column in columns.items()}
+        task = batch.get("task_index")
+        return encoder(vector, images, None if task is None else task.long())
+
+    def residual(
+        self, x: Tensor, base_action: Tensor, num_candidates: int
+    ) -> tuple[Tensor, Tensor]:
+        """(2), (8): delta [K, B, A] and its log-probability [K, B]."""
+        mean, log_std = self.networks.actor(x, base_action)
+        noise = torch.randn(
+            (num_candidates, *mean.shape), generator=self.generator, device=self.device
+        )
+        squash = self.params.use_tanh_squash
+        return losses.sample_residual(mean, log_std, noise, self.networks.residual_dims, squash)
+
+    def _entropy_target(self) -> Tensor:
+        """H_tgt for the beta in force; beta changes between runs, not within one."""
+        return losses.entropy_target(
+            self.networks.residual_dims,
+            self.params.target_entropy,
+            self.networks.residual_scale,
+            self.params.scale_entropy_target,
+        )
+
+    def compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
+        """(4), (9): what would be executed; a discrete gripper's dimension is 0."""
+        networks = self.networks
+        action = losses.compose_action(
+            base_action + self.origin,
+            delta,
+            networks.residual_scale,
+            networks.residual_dims * self.unit,
+            self.action_low,
+            self.action_high,
+        )
+        return action * networks.gripper_mask if self.discrete else action
+
+    def descend(self, name: str, loss: Tensor, batch: Batch) -> None:
+        """One optimiser step on the parameters of `name` alone, checked and clipped."""
+        parameters = self.parameters[name]
+        # the actor's loss passes through the critics without leaving a gradient on them
+        gradients = torch.autograd.grad(loss, parameters)
+        if self.all_reduce is not None:
+            self.all_reduce(gradients)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        self.checks.add(name, loss.detach(), norm, batch, self.updates)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if self.params.grad_clip_norm:
+            nn.utils.clip_grads_with_norm_(parameters, self.params.grad_clip_norm, norm)
+        self.optimizers[name].step()
+        self.figures.record(f"{name}_loss", loss.detach())
+        self.figures.record(f"{name}_grad_norm", norm)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Generator and counter; networks and optimisers are saved by their owner."""
+        return {"updates": self.updates, "generator": self.generator.get_state().numpy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.updates = int(state["updates"])
+        generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
+        self.generator.set_state(generator)

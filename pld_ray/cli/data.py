@@ -1,0 +1,62 @@
+"""`pld-ray data`."""
+
+from __future__ import annotations
+
+import pathlib
+
+from pld_ray.cli.arguments import pop_flag, pop_value
+from pld_ray.config import ConfigError
+
+USAGE = """usage: pld-ray data DATASET [--episodes=0,7] [--output=FILE.html] [--no_page]
+
+Prints what is in a LeRobotDataset and writes a page with film strips and the courses of state and
+action, by default DATASET/dataset.html. The page loads nothing from elsewhere.
+
+  --episodes=LIST   which to show; by default a success, a failure, the shortest and the longest
+  --no_page         print only
+"""
+
+
+def run(args: list[str]) -> int:
+    """Show a dataset."""
+    from pld_ray.cli.ls import plain_console
+    from pld_ray.data.dataset import Dataset
+    from pld_ray.data.page import facts, render
+    from pld_ray.data.summary import chosen_episodes, summarize
+
+    no_page, output = pop_flag(args, "no_page"), pop_value(args, "output")
+    wanted = pop_value(args, "episodes")
+    if len(args) != 1 or args[0].startswith("--"):
+        raise ConfigError(f"{' '.join(args) or 'no dataset'}: {USAGE.splitlines()[0]}")
+    dataset = Dataset(args[0])
+    numbers = None if wanted is None else parse_episodes(wanted, len(dataset.episodes))
+    summary = summarize(dataset)
+    console = plain_console()
+    for name, figure in facts(summary).items():
+        console.print(f"{name:10}{figure}", soft_wrap=True)
+    width = max((len(f"{d.feature} {d.name}") for d in summary.dimensions), default=0)
+    header = "".join(f"{name:>11}" for name in ("lowest", "1 %", "median", "99 %", "highest"))
+    console.print(f"{'':{width}}{header}", soft_wrap=True)
+    for d in summary.dimensions:
+        figures = "".join(f"{v:11.4g}" for v in (d.low, d.q01, d.median, d.q99, d.high))
+        label = f"{d.feature} {d.name}"
+        console.print(f"{label:{width}}{figures}  {d.mark}".rstrip(), soft_wrap=True)
+    for note in summary.notes:
+        console.print(f"look at: {note}", soft_wrap=True)
+    if not no_page:
+        path = pathlib.Path(output) if output else dataset.root / "dataset.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(summary, numbers or chosen_episodes(summary)))
+        console.print(f"page: {path}", soft_wrap=True)
+    return 0
+
+
+def parse_episodes(text: str, number: int) -> list[int]:
+    """`0,7` -> [0, 7]."""
+    try:
+        episodes = [int(item) for item in text.split(",")]
+    except ValueError:
+        episodes = [-1]
+    if not all(0 <= episode < number for episode in episodes):
+        raise ConfigError(f"--episodes={text}: must be numbers from 0 to {number - 1}, as in 0,7")
+    return episodes

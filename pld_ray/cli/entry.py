@@ -1,0 +1,125 @@
+"""`pld-ray COMMAND`: finds the command and turns a user's mistake into one sentence."""
+
+from __future__ import annotations
+
+import difflib
+import gc
+import importlib
+import importlib.metadata
+import os
+import sys
+
+from pld_ray.config.credentials import refuse_password
+from pld_ray.errors import user_error
+
+COMMANDS = {
+    "train": "collect, train and evaluate a residual on a frozen base policy",
+    "pretrain": "collect base-policy data and initialise the critic on it (Cal-QL), then stop",
+    "eval": "evaluate a checkpoint: base and base + residual on the same init states",
+    "sweep": "train many configurations and seeds from one file, on Ray Tune",
+    "report": "one page about runs or a sweep: curves, tables, importance",
+    "ls": "runs and sweeps below a folder, with success, steps and state",
+    "show": "one run in detail, and what can be done with it",
+    "register": "put a run's best policy into MLflow's model registry",
+    "send": "send MLflow what a run could not send while the server was away",
+    "convert": "recordings of another format into a LeRobotDataset",
+    "norm-stats": "means, deviations and quantiles of a dataset, in OpenPI's format",
+    "data": "look at a dataset: figures, outliers, a page with film strips",
+    "completion": "a completion script for bash, zsh or fish",
+}
+"""Each lies in `pld_ray/cli/<name>.py` (a hyphen is an underscore), imported when called."""
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # before torch: two threads collapse when a neighbour is busy
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # what goes wrong is raised here as well
+    # no network that the user did not ask for
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "HF_HUB_OFFLINE": "1",
+}
+"""Set for this process and the ones it starts, unless the user has set them."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; a mistake of the user's ends in one sentence and exit status 2."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if args == ["--version"]:
+        print(f"pld-ray {importlib.metadata.version('pld-ray')}")
+        return 0
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if args else 2
+    command = args.pop(0)
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(COMMANDS)}"
+        print(f"pld-ray: {command!r} is no command; {hint}", file=sys.stderr)
+        return 2
+    module = importlib.import_module(f"pld_ray.cli.{command.replace('-', '_')}")
+    if "-h" in args or "--help" in args:
+        print(getattr(module, "help_text", lambda: module.USAGE)().rstrip())
+        return 0
+    try:
+        for arg in args:
+            refuse_password(arg, arg.partition("=")[0] if "=" in arg else "an argument")
+        explained = explain_flag(args)
+        if explained is not None:
+            print(explained)
+            return 0
+        return int(module.run(args))
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt as stop:
+        words = str(stop) or "aborted; the last checkpoint is kept"
+        print(f"pld-ray: {words}", file=sys.stderr)
+        gc.freeze()  # or the interpreter looks through all that was imported, for seconds
+        return 130
+    except Exception as error:
+        told = user_error(error) or file_error(error)
+        if told is None:
+            raise
+        print(f"pld-ray: {told}", file=sys.stderr)
+        return 2
+
+
+def file_error(error: Exception) -> str | None:
+    """What the system refused to do with which file."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return None
+
+
+def usage() -> str:
+    """The list of commands."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = [f"  {name:{width}}{text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: pld-ray COMMAND [--key=value ...]",
+            "",
+            *lines,
+            "",
+            "pld-ray COMMAND --help: what it takes; pld-ray train --explain KEY: what a key means; "
+            "pld-ray --version",
+        ]
+    )
+
+
+def explain_flag(args: list[str]) -> str | None:
+    """What `--explain KEY` asks for; None without it."""
+    from pld_ray.cli.arguments import pop_value
+
+    key = pop_value(args, "explain")
+    if key is None:
+        return None
+    from pld_ray.config.explain import explain
+
+    return explain(key)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

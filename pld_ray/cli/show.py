@@ -1,0 +1,260 @@
+"""`pld-ray show`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+from pld_ray.cli.arguments import pop_flag
+
+USAGE = """usage: pld-ray show RUN [--json]
+
+RUN is the folder of a run, a trial or a sweep.
+
+  --json        the same as one object
+"""
+
+FIGURES = (
+    "train/success_rate",
+    "train/episode_len_mean",
+    "residual_scale",
+    "updates",
+    "learner/critic_loss",
+    "learner/actor_loss",
+    "learner/q_mean",
+    "learner/alpha",
+    "replay/online",
+    "replay/offline",
+    "time/wall_s",
+)
+
+
+def run(args: list[str]) -> int:
+    """Show one run."""
+    from pld_ray.config import ConfigError
+
+    as_json = pop_flag(args, "json")
+    if len(args) != 1 or args[0].startswith("--"):
+        raise ConfigError(f"pld-ray show takes one folder; {USAGE.splitlines()[0]}")
+    shown = describe(pathlib.Path(args[0]))
+    if as_json:
+        print(json.dumps(shown, indent=1))
+        return 0
+    print_details(shown)
+    return 0
+
+
+def describe(folder: pathlib.Path) -> dict[str, Any]:
+    """Everything that is shown, as plain values.
+
+    Raises:
+        ConfigError: the folder holds neither a run nor a sweep.
+    """
+    from pld_ray.config import ConfigError
+    from pld_ray.runs.listing import SWEEP_FILE, read_config, read_run, read_sweep
+    from pld_ray.runs.run_state import latest_checkpoints, read_metrics
+
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; pld-ray ls lists the runs below a folder")
+    if (folder / SWEEP_FILE).is_file():
+        sweep, trials = read_sweep(folder, folder.resolve().name)
+        return {
+            **sweep.as_json(),
+            "trial_rows": {pathlib.Path(t.path).name: t.as_json() for t in trials},
+            "mlflow": mlflow_record(folder),
+            "next": next_commands(folder, sweep.state, [], is_sweep=True),
+        }
+    config = read_config(folder)
+    if config is None:
+        raise ConfigError(
+            f"{folder} holds no run: config.yaml is missing or not a run's; pld-ray ls {folder} "
+            "lists the runs below it"
+        )
+    listed = read_run(folder, folder.resolve().name)
+    checkpoints = latest_checkpoints(folder)
+    last = read_metrics(folder / "metrics.jsonl", everything=True).last
+    return {
+        **listed.as_json(),
+        "settings": changed_settings(config),
+        "figures": {name: last[name] for name in FIGURES if name in last},
+        "checkpoints": dict(checkpoints),
+        "mlflow": mlflow_record(folder),
+        "next": next_commands(folder, listed.state, [name for name, _ in checkpoints]),
+    }
+
+
+def changed_settings(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Dotted key -> `value` and `default`, where the two differ; keys of today's version only."""
+    from dataclasses import asdict
+
+    from pld_ray.config import TrainConfig
+
+    defaults = flatten(asdict(TrainConfig()))
+    return {
+        key: {"value": value, "default": defaults.get(key)}
+        for key, value in flatten(config).items()
+        if value != defaults.get(key) and key != "output_dir"
+    }
+
+
+def flatten(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested mapping with dotted keys; an empty one is a value."""
+    flat: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if isinstance(value, dict) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def mlflow_record(folder: pathlib.Path) -> dict[str, str] | None:
+    """Tracking URI and run id; None where the run was not tracked."""
+    from pld_ray.runs.run_state import read_json
+
+    record = read_json(folder / "mlflow_run.json")
+    known = {"tracking_uri", "run_id"} <= record.keys()
+    return {key: str(record[key]) for key in ("tracking_uri", "run_id")} if known else None
+
+
+def next_commands(
+    folder: pathlib.Path, state: str, checkpoints: list[str], is_sweep: bool = False
+) -> dict[str, str]:
+    """What can be done with the folder now: verb -> command."""
+    import shlex
+
+    path = shlex.quote(str(folder))
+    commands = {}
+    sweep = folder.resolve().parent.parent
+    in_sweep = folder.resolve().parent.name == "trials" and (sweep / "sweep.json").is_file()
+    if state in ("interrupted", "failed", "never started"):
+        if in_sweep:
+            commands["resume"] = f"pld-ray sweep --resume={shlex.quote(str(sweep))}"
+        else:
+            commands["resume"] = f"pld-ray {'sweep' if is_sweep else 'train'} --resume={path}"
+    evaluated = next(
+        (name for name in ("best", "final", *checkpoints) if name in checkpoints), None
+    )
+    if evaluated is not None:
+        commands["evaluate"] = f"pld-ray eval --checkpoint={path}/checkpoints/{evaluated}"
+    record = mlflow_record(folder)
+    if record is not None:
+        commands["report"] = f"pld-ray report {path}"
+        if record["tracking_uri"].startswith("sqlite:"):
+            uri = shlex.quote(record["tracking_uri"])
+            commands["open MLflow"] = f"mlflow ui --backend-store-uri={uri}"
+    return commands
+
+
+def print_details(shown: dict[str, Any]) -> None:
+    """Sections of `name  value` lines."""
+    from rich.text import Text
+
+    from pld_ray.cli.ls import LEGEND, STYLES, plain_console, short
+
+    console = plain_console()
+
+    def section(title: str, rows: dict[str, str]) -> None:
+        if rows:
+            console.print()
+            console.print(Text(title, "bold"))
+            width = max(map(len, rows))
+            for name, value in rows.items():
+                console.print(f"  {name:{width}}  {value}", soft_wrap=True)
+
+    state = Text.assemble(
+        (shown["name"], "bold"), "  ", (shown["state"], STYLES.get(shown["state"], ""))
+    )
+    console.print(state, soft_wrap=True)
+    if shown["reason"]:
+        console.print(f"  {shown['reason']}", soft_wrap=True)
+    total = f" of {shown['total_steps']:,}" if shown["total_steps"] else ""
+    facts = {
+        "folder": shown["path"],
+        "task": shown["task"] or "-",
+        "seed": "-" if shown["seed"] is None else str(shown["seed"]),
+        "steps": f"{shown['env_steps']:,}{total}",
+        "held states": held_words(shown),
+        "validation": validation_words(shown),
+    }
+    if shown["point"]:
+        facts["tries"] = shown["point"]
+    trials = shown.get("trial_rows", {})
+    if shown["kind"] == "sweep":
+        del facts["seed"], facts["held states"], facts["validation"]
+        facts["trials"] = ", ".join(f"{n} {name}" for name, n in shown["trials"].items()) or "none"
+        best = trials.get(shown["best_trial"])
+        if best is not None:
+            facts["best trial"] = f"{shown['best_trial']}: {best['point']}, seed {best['seed']}"
+            facts["its held states"], facts["its validation"] = (
+                held_words(best),
+                validation_words(best),
+            )
+    section("run" if shown["kind"] != "sweep" else "sweep", facts)
+    section(
+        "settings that differ from the defaults",
+        {
+            k: f"{v['value']}  (default {v['default']})"
+            for k, v in shown.get("settings", {}).items()
+        },
+    )
+    section("newest figures", {k: figure(v) for k, v in shown.get("figures", {}).items()})
+    section(
+        "checkpoints", {k: f"{short(v)} steps" for k, v in shown.get("checkpoints", {}).items()}
+    )
+    section("trials", trial_table(trials))
+    if trials:
+        console.print(f"  ({LEGEND})", soft_wrap=True)
+    section("MLflow", shown["mlflow"] or {"": "not tracked"})
+    section("next", shown["next"])
+
+
+def held_words(shown: dict[str, Any]) -> str:
+    """Success on the held states, which neither training nor the choice of a checkpoint saw."""
+    from pld_ray.cli.ls import rate
+
+    held = rate(shown["success"]) if shown["held"] else "at the end of the run"
+    return f"base {rate(shown['base_success'])} -> base + residual {held}"
+
+
+def validation_words(shown: dict[str, Any]) -> str:
+    """Success while training, by which the checkpoint `best` is chosen."""
+    from pld_ray.cli.ls import rate
+
+    newest = "" if shown["held"] else f", newest {rate(shown['success'])}"
+    return f"best {rate(shown['best_validation_success'])}{newest}, while training"
+
+
+def trial_table(trials: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Name of the trial -> its line, below a heading; empty without trials."""
+    from pld_ray.cli.ls import rate
+
+    if not trials:
+        return {}
+    lines = {
+        "": ("state", "point", "seed", "base", "held", "validation"),
+        **{
+            name: (
+                trial["state"],
+                trial["point"] or "-",
+                "-" if trial["seed"] is None else str(trial["seed"]),
+                rate(trial["base_success"]),
+                rate(trial["success"] if trial["held"] else None),
+                rate(trial["best_validation_success"]),
+            )
+            for name, trial in trials.items()
+        },
+    }
+    widths = [max(map(len, column)) for column in zip(*lines.values(), strict=True)]
+    return {
+        name: "  ".join(
+            f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)
+        ).rstrip()
+        for name, line in lines.items()
+    }
+
+
+def figure(value: float) -> str:
+    """Four significant digits, and all digits of a large number."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

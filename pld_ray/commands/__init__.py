@@ -1,1 +1,0 @@
-"""Commands of `pld-ray`, each a module with `run` and `USAGE`, imported on demand."""

@@ -1,0 +1,130 @@
+"""What a key of the configuration means: its words, type, default and the presets that set it."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import textwrap
+from typing import Any
+
+import yaml
+
+from pld_ray.config import TrainConfig
+from pld_ray.config.file import check_key, field_names
+from pld_ray.options import Field, choices_of, fields_of, type_in_words, without_none
+
+PRESETS = pathlib.Path(__file__).parent.parent / "presets"
+WIDTH = 88
+
+
+def explain(key: str) -> str:
+    """A key in words, or a group's keys with the beginning of each text.
+
+    Args:
+        key: dotted, with or without `--`.
+
+    Raises:
+        ConfigError: there is no such key; the closest one is named.
+    """
+    key = key.removeprefix("--")
+    check_key(key, field_names(TrainConfig), "key ")
+    fields = config_fields()
+    if key not in fields:  # below a mapping, such as env.kwargs.size
+        key = max((name for name in fields if key.startswith(f"{name}.")), key=len)
+    found = fields[key]
+    return _group_text(found, fields) if found.is_group else _field_text(found)
+
+
+def groups_in_words() -> str:
+    """Every group of the configuration with its meaning, and the keys outside of groups."""
+    top = [field for key, field in config_fields().items() if "." not in key]
+    width = max(len(field.key) for field in top)
+    room = WIDTH - width - 4
+    lines = [
+        "Keys, by group (pld-ray train --explain GROUP lists them, --explain KEY explains one):"
+    ]
+    for field in sorted(top, key=lambda field: not field.is_group):
+        name = f"{field.key}.*" if field.is_group else field.key
+        words = textwrap.shorten(field.words, room, placeholder="...")
+        lines.append(f"  {name:{width + 2}}{words}")
+    return "\n".join(lines)
+
+
+@functools.cache
+def config_fields() -> dict[str, Field]:
+    """Every key and group of `TrainConfig`, in the order of the source."""
+    return {found.key: found for found in fields_of(TrainConfig)}
+
+
+def choices(found: Field) -> list[str]:
+    """The values that an option takes, where they are few; empty otherwise."""
+    inner, _ = without_none(found.hint)
+    if inner is bool:
+        return ["true", "false"]
+    return choices_of(inner, found.option)
+
+
+def presets_with(key: str) -> dict[str, Any]:
+    """Preset (file stem) -> the value it gives to the key."""
+    values = {}
+    for name, preset in _presets().items():
+        node: Any = preset
+        for part in key.split("."):
+            node = node.get(part, _ABSENT) if isinstance(node, dict) else _ABSENT
+        if node is not _ABSENT:
+            values[name] = node
+    return values
+
+
+@functools.cache
+def _presets() -> dict[str, dict[str, Any]]:
+    """Every preset of the checkout by its file's stem; none where only the package is installed."""
+    known = set(field_names(TrainConfig))
+    found = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(PRESETS.glob("*.yaml"))}
+    return {  # what has other keys is about presets, not one of them
+        name: node for name, node in found.items() if isinstance(node, dict) and set(node) <= known
+    }
+
+
+_ABSENT = object()
+
+
+def _field_text(found: Field) -> str:
+    declared = found.option
+    rows = {"type": type_in_words(found.hint), "default": _show(found.default)}
+    if values := [*choices(found), *(f"{prefix}NAME" for prefix in declared.prefixes)]:
+        rows["values"] = ", ".join(values)
+    if declared.within != "(-inf, inf)":
+        rows["range"] = f"{declared.within} {declared.unit}".rstrip()
+    lines = [found.key, *_wrapped(declared.words, "  "), ""]
+    lines += [f"  {title:8} {text}" for title, text in rows.items()]
+    presets = presets_with(found.key)
+    if presets:
+        width = max(map(len, presets))
+        lines.append("  presets")
+        lines += [f"    {name:{width}}  {_show(value)}" for name, value in presets.items()]
+    return "\n".join(lines)
+
+
+def _group_text(found: Field, fields: dict[str, Field]) -> str:
+    inside = [f for key, f in fields.items() if key.rpartition(".")[0] == found.key]
+    width = max(len(f.key) for f in inside)
+    lines = [found.key, *_wrapped(found.option.words, "  "), ""]
+    room = max(24, WIDTH - width - 4)
+    for member in inside:
+        words = textwrap.shorten(member.words, room, placeholder="...")
+        lines.append(f"  {member.key:{width}}  {words}".rstrip())
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _show(value: Any) -> str:
+    """As it stands in a YAML file."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -1,0 +1,252 @@
+"""Configurations from YAML and dotted flags, checked, and back."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import os
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, get_origin
+
+import draccus
+import yaml
+
+from pld_ray.config import ConfigError
+from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
+from pld_ray.options import as_type, fields_of, fits, from_text, shown, unfit, without_none
+from pld_ray.options.declare import Field
+
+
+def load_config(config_class: type, args: list[str]) -> Any:
+    """Parse flags, `--config_path` included, into `config_class`; flags win over the file.
+
+    Raises:
+        ConfigError: an unknown key (with the closest known one), a key given twice, a value of the
+            wrong type or out of range, a file that is missing or is no YAML mapping.
+    """
+    flags = parse_flags(args, field_names(config_class))
+    path = flags.pop("config_path", None)
+    mapping = {} if path is None else read_mapping(existing(path))
+    config = decode(config_class, mapping, "" if path is None else f"{path}: ")
+    if flags:
+        mapping = encode(config)
+        for key, text in flags.items():
+            set_key(config_class, mapping, key, flag_value(config_class, key, text))
+        config = decode(config_class, mapping)
+    config.validate()
+    return config
+
+
+def read_config(config_class: type, path: str | os.PathLike[str]) -> Any:
+    """The configuration in a file, checked.
+
+    Raises:
+        ConfigError: naming the file and what is wrong with it.
+    """
+    config = decode(config_class, read_mapping(path), f"{path}: ")
+    try:
+        config.validate()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return config
+
+
+def decode(config_class: type, mapping: Any, where: str = "") -> Any:
+    """A configuration from plain data; what is absent has its default.
+
+    Args:
+        where: begins each message, such as "FILE: ".
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong type or out of its own range.
+    """
+    values = checked(config_class, mapping, field_names(config_class), where, "")
+    return draccus.decode(config_class, values)
+
+
+def checked(
+    config_class: type, mapping: Any, known: list[str], where: str, prefix: str
+) -> dict[str, Any]:
+    """The mapping's values as the options' types; draccus takes null, true and NaN for numbers."""
+    if not isinstance(mapping, Mapping):
+        name = prefix.removesuffix(".") or "a configuration"
+        raise ConfigError(f"{where}{name}={shown(mapping)}: must be a mapping of its keys")
+    for key in mapping:
+        check_key(f"{prefix}{key}", known, f"{where}key ")
+    values: dict[str, Any] = {}
+    for field in fields_of(config_class):
+        if "." in field.key or field.key not in mapping:
+            continue
+        value = mapping[field.key]
+        if field.is_group:
+            value = checked(field.hint, value, known, where, f"{prefix}{field.key}.")
+        else:
+            value = as_type(value, field.hint)
+            if not fits(value, field.hint, field.option):
+                raise ConfigError(where + unfit(prefix + field.key, value, field))
+        values[field.key] = copy.deepcopy(value)
+    return values
+
+
+def encode(config: Any) -> dict[str, Any]:
+    """A configuration as plain data, which `decode` reads back."""
+    plain: dict[str, Any] = draccus.encode(config)
+    return plain
+
+
+def dump_config(config: Any) -> str:
+    """The complete configuration as YAML that `--config_path` reads back."""
+    return yaml.safe_dump(encode(config), sort_keys=False)
+
+
+def main_print(config: Any) -> None:
+    """Print the complete configuration."""
+    sys.stdout.write(dump_config(config))
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def field_names(config_class: type) -> list[str]:
+    """Every dotted key of a nested dataclass, groups included; `key.*` where any may follow."""
+    open_ended = mappings_of(config_class)
+    names = []
+    for field in fields_of(config_class):
+        names.append(field.key)
+        if field.key in open_ended:
+            names.append(f"{field.key}.*")
+    return names
+
+
+@functools.cache
+def mappings_of(config_class: type) -> tuple[str, ...]:
+    """The options that are mappings with keys of their own."""
+    fields = fields_of(config_class)
+    return tuple(f.key for f in fields if get_origin(without_none(f.hint)[0]) is dict)
+
+
+def check_key(key: str, known: list[str], where: str) -> None:
+    """Refuse a key that no field has, naming the closest one."""
+    if key in known:
+        return
+    free = tuple(name[:-1] for name in known if name.endswith(".*"))
+    if key.startswith(free) and key not in free:
+        return
+    close = difflib.get_close_matches(key[:200], known, n=1, cutoff=0.5)
+    if not close:  # the right name in the wrong group
+        close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
+    hint = f"; did you mean {close[0]}?" if close else "; see --print_config for all keys"
+    raise ConfigError(f"{where}{key[:200]} does not exist{hint}")
+
+
+def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key of `config_class` in nested mappings.
+
+    What follows an option that is a mapping is a single key, dots and all.
+    """
+    mappings = mappings_of(config_class)
+    owner = next((name for name in mappings if key.startswith(f"{name}.")), None)
+    if owner is None:
+        *groups, name = key.split(".")
+    else:
+        groups, name = owner.split("."), key.removeprefix(f"{owner}.")
+    for group in groups:
+        mapping = mapping.setdefault(group, {})
+    if isinstance(value, Mapping) and isinstance(mapping.get(name), dict):
+        mapping[name] |= value
+    else:
+        mapping[name] = value
+
+
+# --- flags ----------------------------------------------------------------------------------------
+
+
+def parse_flags(args: list[str], known: list[str]) -> dict[str, str]:
+    """Key -> text of each `--key=value` or `--key value`.
+
+    Raises:
+        ConfigError: something that is no flag, an unknown key, one without a value or given twice.
+    """
+    flags: dict[str, str] = {}
+    waiting = list(args)
+    while waiting:
+        arg = waiting.pop(0)
+        if not arg.startswith("--"):
+            raise ConfigError(
+                f"{arg[:200]!r} is no flag: settings are given as --key=value, such as "
+                "--algorithm.utd=2"
+            )
+        key, equals, text = arg[2:].partition("=")
+        check_key(key, [*known, "config_path"], "flag --")
+        if not equals:
+            if not waiting or waiting[0].startswith("--"):
+                raise ConfigError(f"--{key} needs a value: --{key}=VALUE")
+            text = waiting.pop(0)
+        if key in flags:
+            raise ConfigError(f"--{key} is given twice: keep one of them")
+        flags[key] = text
+    return flags
+
+
+def flag_value(config_class: type, key: str, text: str) -> Any:
+    """The value of a flag as its option wants it.
+
+    Raises:
+        ConfigError: the text is no YAML, or no mapping where a group is due.
+    """
+    field = {field.key: field for field in fields_of(config_class)}.get(key)
+    if field is not None and (is_text(field) or not text):
+        return from_text(text, field.hint)
+    try:
+        value = parse_yaml(text)
+    except YamlError as error:
+        raise ConfigError(f"--{key}={text[:80]} is not valid YAML: {error}") from error
+    if field is not None and field.is_group and not isinstance(value, Mapping):
+        raise ConfigError(f"--{key}={text[:80]}: {key} is a group; set one of its keys")
+    return value
+
+
+def is_text(field: Field) -> bool:
+    """Whether the option is a text, which is taken as it stands."""
+    inner, _ = without_none(field.hint)
+    return inner is str or get_origin(inner) is Literal
+
+
+def config_path(args: list[str]) -> pathlib.Path | None:
+    """The file given with `--config_path`, checked to exist."""
+    for i, arg in enumerate(args):
+        if arg == "--config_path" and i + 1 < len(args):
+            return existing(args[i + 1])
+        if arg.startswith("--config_path="):
+            return existing(arg.partition("=")[2])
+    return None
+
+
+def existing(path: str) -> pathlib.Path:
+    """The path of a file that is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        found = pathlib.Path(path).is_file()
+    except (OSError, ValueError):
+        found = False
+    if not found:
+        raise ConfigError(f"--config_path={path[:300]}: no such file")
+    return pathlib.Path(path)
+
+
+def read_mapping(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        ConfigError: naming the file and what is wrong with it.
+    """
+    try:
+        return read_yaml(path)
+    except YamlError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,232 @@
+"""Every parameter of the residual SAC learner, each declared once.
+
+The RLlib config (`ResidualSACConfig`), the command line and the plain-PyTorch update all read
+this one dataclass, so a parameter has the same name and default wherever it appears.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pld_ray.config.residual_sac_checks import validate_params
+from pld_ray.config.residual_sac_phases import PhaseParams
+from pld_ray.options import option
+
+
+@dataclass
+class ResidualSACParams(PhaseParams):
+    """Parameters of residual SAC (seed 002; PLD paper, Table 5). Defaults suit the embedded task.
+
+    Raises:
+        ValueError: by `validate()`, naming the field, its value and the accepted range.
+    """
+
+    # --- replay ----------------------------------------------------------------------------------
+    online_capacity: int = option(250_000, "Rows of the online ring.", within="[2, 1e9]")
+    offline_capacity: int = option(100_000, "Rows of the offline ring.", within="[2, 1e9]")
+    batch_size: int = option(
+        256,
+        "Transitions per gradient step, half of them offline while the offline buffer is not "
+        "empty.",
+        within="[2, 1e6]",
+    )
+    reward_scale: float = option(
+        1.0,
+        "Factor on the environment's reward in everything that learns; returns and `value_range` "
+        "are in units of the scaled reward. Experimental: no run to the end but at 1.",
+        within="(0, 1e6]",
+    )
+    reward_bias: float = option(
+        0.0,
+        "Added to each step's scaled reward, as Cal-QL's -5: reward_scale * r + reward_bias. "
+        "Experimental: no run to the end but at 0.",
+        within="[-1e6, 1e6]",
+    )
+    n_step: int = option(3, "Length of the TD return (1 is formula 12).", within="[1, 1000]")
+
+    # --- learning --------------------------------------------------------------------------------
+    gamma: float = option(0.98, "Discount per environment step.", within="(0, 1]")
+    tau: float = option(0.005, "Soft target update (formula 15).", within="(0, 1]")
+    utd: float = option(
+        1.0, "Gradient steps (critic updates) per stored environment step.", within="[0, 1000]"
+    )
+    critic_actor_update_ratio: int = option(
+        2, "Critic steps per actor (and temperature) step.", within="[1, 1e6]"
+    )
+    actor_delay_updates: int = option(
+        1_500,
+        "Critic steps before the first actor step: the critic first sees explored actions, "
+        "where its gradient in the action means something.",
+        within="[0, 1e10]",
+    )
+    actor_lr: float = option(5e-4, "Learning rate of the actor.", within="(0, 10]")
+    critic_lr: float = option(
+        5e-4, "Learning rate of the critics, and of the encoder that they train.", within="(0, 10]"
+    )
+    temperature_lr: float = option(3e-4, "Learning rate of log alpha.", within="(0, 10]")
+    weight_decay: float = option(
+        0.0, "AdamW decay on actor and critic; 0 is plain Adam.", within="[0, 1000]"
+    )
+    grad_clip_norm: float = option(
+        0.0,
+        "Global norm to which the gradient of each optimiser is clipped; 0 switches it off.",
+        within="[0, 1e9]",
+    )
+
+    # --- critic ----------------------------------------------------------------------------------
+    num_critics: int = option(2, "Members N of the critic ensemble.", within="[1, 100]")
+    num_subsample_critics: int = option(
+        2,
+        "Members M drawn at random for each target; M = N = 2 is clipped double Q.",
+        within="[1, 100]",
+    )
+    target_reduction: Literal["min", "mean", "weighted"] = option(
+        "min",
+        "`min`, `mean` or `weighted` (learned softmax weights) over the drawn members in the TD "
+        "target.",
+    )
+    actor_reduction: Literal["min", "mean", "weighted"] = option(
+        "mean", "`min`, `mean` or `weighted` over all members in the actor loss."
+    )
+    otf_candidates: int = option(
+        1,
+        "K of on-the-fly backup: candidates at x', the best is bootstrapped (formulas 8-11).",
+        within="[1, 1024]",
+    )
+    backup_entropy: bool = option(
+        False,
+        "Subtract alpha * log_prob in the TD target (formula 10). Off for sparse reward 1, "
+        "where the bonus otherwise outgrows the reward.",
+    )
+    critic_observes_base_action: bool = option(
+        True, "Give Q the base action beside x: with a chunked base policy it is part of the state."
+    )
+    critic_dropout: float = option(
+        0.0, "Probability of dropping a hidden unit of a critic.", within="[0, 1)"
+    )
+    critic_atoms: int = option(
+        51,
+        "Each critic is categorical over that many returns in `value_range`, so that Q lies in "
+        "it by construction; 1 regresses Q instead (formula 13).",
+        within="[1, 1001]",
+    )
+    value_range: list[float] = option(
+        [0.0, 1.0],
+        "Lowest and highest return that the reward allows; Q outside counts as `q_out_of_bound`.",
+        within="[-1e9, 1e9]",
+        items=(2, 2),
+    )
+
+    # --- actor and temperature -------------------------------------------------------------------
+    temperature_init: float = option(0.002, "alpha_0.", within="(0, 1e6]")
+    log_alpha_min: float = option(-12.0, "Floor of log alpha.", within="[-100, 100]")
+    target_entropy: float | None = option(
+        None,
+        "H_tgt in nats over the residual dimensions in use; None means -0.5 per such dimension.",
+        within="[-1e6, 1e6]",
+        unit="nats",
+    )
+    scale_entropy_target: bool = option(
+        False,
+        "The target entropy is that of the scaled residual beta * dims * delta, as EXPO's: delta "
+        "is asked for target_entropy - sum(log(beta * dims)), more as beta shrinks.",
+    )
+    residual_penalty: float = option(
+        0.0, "Weight of ||delta||^2 in the actor loss.", within="[0, 1e6]"
+    )
+    log_std_init: float = option(
+        -1.0, "Log standard deviation that the actor begins with.", within="[-100, 20]"
+    )
+    log_std_min: float = option(-5.0, "Least log standard deviation.", within="[-100, 20]")
+    log_std_max: float = option(2.0, "Greatest log standard deviation.", within="[-100, 20]")
+    init_final: float = option(
+        0.0,
+        "The actor's last weights start in Unif[-init_final, init_final]; 0 starts at the base "
+        "policy.",
+        within="[0, 10]",
+    )
+
+    # --- networks --------------------------------------------------------------------------------
+    hidden_dims: list[int] = option(
+        [256, 256],
+        "Widths of the actor's and each critic's hidden layers.",
+        within="[1, 8192]",
+        items=(1, 16),
+    )
+    critic_hidden_dims: list[int] = option(
+        [],
+        "Widths of each critic's hidden layers where they differ; empty is `hidden_dims`. "
+        "Experimental: no run to the end but empty.",
+        within="[1, 8192]",
+        items=(0, 16),
+    )
+    critic_layer_norm: bool = option(True, "LayerNorm before each critic activation.")
+    normalize_observations: bool = option(
+        True, "Standardise observations with fixed statistics of the offline and warm-up data."
+    )
+
+    compile_backend: Literal["none", "inductor", "aot_eager"] = option(
+        "none",
+        "torch.compile backend for critics and actor: `none`, `inductor` (with a GPU) or "
+        "`aot_eager`. Compiling takes a minute or more; on a CPU it does not pay.",
+    )
+
+    # --- observation encoder (seed 000, section 2; seed 004, sections 2.2, 5.1, 5.2) --------------
+    vision_encoder_name: str = option(
+        "none",
+        "What reads camera images: `none`, `cnn`, `resnet10` (SERL's layout), "
+        "`torchvision:NAME` or `timm:NAME`.",
+        values=("none", "cnn", "resnet10"),
+        prefixes=("torchvision:", "timm:"),
+    )
+    vision_encoder_weights: str | None = option(
+        None,
+        "Local file with its weights; None starts at random, by `vision_encoder_seed`.",
+        path="file",
+    )
+    vision_encoder_seed: int = option(
+        0,
+        "Seed of random encoder weights, apart from the run's so that features can be shared.",
+        within="[0, 4294967295]",
+    )
+    freeze_vision_encoder: bool = option(
+        True,
+        "Frozen: features are computed once per frame and stored. Otherwise it is trained with "
+        "the critic, on randomly shifted images.",
+    )
+    random_shift_pad: int = option(
+        4,
+        "DrQ: images of a trained encoder are shifted by up to so many pixels; 0 switches it off.",
+        within="[0, 256]",
+    )
+    image_encoder_hidden_dim: int = option(32, "Channels of `cnn`.", within="[1, 4096]")
+    image_pooling: Literal["spatial_embeddings", "average"] = option(
+        "spatial_embeddings", "`spatial_embeddings` (learned) or `average` over the feature map."
+    )
+    spatial_features: int = option(8, "Learned embeddings per channel.", within="[1, 1024]")
+    latent_dim: int = option(
+        256, "Width of each camera's latent, after Linear + LayerNorm + tanh.", within="[1, 8192]"
+    )
+    state_encoder_hidden_dim: int = option(
+        0,
+        "Width of the state's latent, after Linear + LayerNorm + tanh; 0 passes the vector "
+        "through.",
+        within="[0, 8192]",
+    )
+    task_embedding: Literal["none", "learned", "text"] = option(
+        "none", "`none`, `learned` (one vector per task) or `text` (of a frozen local text model)."
+    )
+    task_embedding_dim: int = option(32, "Width of the task's latent.", within="[1, 8192]")
+    text_encoder_path: str | None = option(
+        None, "Folder of a Hugging Face text model, for `task_embedding=text`.", path="folder"
+    )
+    shared_encoder: bool = option(
+        True,
+        "One encoder for actor and critics, trained by the critics alone; False gives each its "
+        "own.",
+    )
+
+    def validate(self) -> None:
+        """Raise ValueError on the first field outside its range."""
+        validate_params(self)

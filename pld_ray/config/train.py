@@ -1,0 +1,183 @@
+"""The command line's configuration as dataclasses; `config_file` reads and writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pld_ray.config.credentials import refuse_password
+from pld_ray.config.groups import (
+    CheckpointConfig,
+    EnvConfig,
+    EvaluationConfig,
+    PlacementConfig,
+    PolicyConfig,
+    RunnersConfig,
+    TrackingConfig,
+)
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.errors import UserError
+from pld_ray.options import check_options, option
+
+__all__ = [
+    "CheckpointConfig",
+    "ConfigError",
+    "EnvConfig",
+    "EvaluationConfig",
+    "PlacementConfig",
+    "PolicyConfig",
+    "RunnersConfig",
+    "TrackingConfig",
+    "TrainConfig",
+]
+
+
+class ConfigError(UserError, ValueError):
+    """A key, a value or a file of the configuration is wrong; the message says how to mend it."""
+
+
+@dataclass
+class TrainConfig:
+    """`pld-ray train`."""
+
+    env: EnvConfig = field(default_factory=EnvConfig)
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    algorithm: ResidualSACParams = field(default_factory=ResidualSACParams)
+    runners: RunnersConfig = field(default_factory=RunnersConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    total_steps: int = option(
+        36_000,
+        "Environment steps of the whole run, base-policy collection included.",
+        within="[1, 1e10]",
+    )
+    seed: int = option(
+        0, "Seed of networks, replay, exploration and resets.", within="[0, 2147483647]"
+    )
+    collection_seed: int = option(
+        0,
+        "Seed of the base-policy collection, apart from `seed` so that runs share its cache.",
+        within="[0, 2147483647]",
+    )
+    output_dir: str = option(
+        "outputs/train",
+        "Folder of the run; it must be new or empty unless the run is resumed.",
+        path="new",
+    )
+    offline_cache: str | None = option(
+        None,
+        "Folder of collected base-policy data; None is `cache/<task>` beside the run's folder.",
+        path="new",
+    )
+    pretrained_critic: str | None = option(
+        None,
+        "A checkpoint of `pld-ray pretrain` (or `train`) whose critic this run starts from.",
+        path="folder",
+    )
+    max_failures: int = option(
+        3,
+        "Times that a run starts anew from its last checkpoint after losing a learner.",
+        within="[0, 1000]",
+    )
+    ray_address: str | None = option(
+        None, "A running Ray cluster (`auto`, `host:port`); None starts a local one."
+    )
+
+    def validate(self) -> None:
+        """Raise ConfigError on the first value out of its range, or that another one excludes."""
+        refuse_password(self.tracking.uri, "tracking.uri")
+        try:
+            check_options(self)
+            self.algorithm.validate()
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if self.env.kwargs and self.env.entry_point is None:
+            raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
+        policy, runners = self.policy, self.runners
+        if policy.max_replicas is not None and policy.max_replicas < policy.replicas:
+            raise ConfigError(
+                f"policy.max_replicas={policy.max_replicas}: must be null or at least "
+                f"policy.replicas={policy.replicas}"
+            )
+        if policy.prefetch and policy.type == "none":
+            raise ConfigError(
+                "policy.prefetch=true: must be false with policy.type=none, which is never asked"
+            )
+        if policy.rtc and not policy.prefetch:
+            raise ConfigError(
+                "policy.rtc=true: must be false without policy.prefetch=true, which asks for the "
+                "chunks that it joins"
+            )
+        check_sampling(
+            runners.sampling,
+            runners.num_env_runners,
+            runners.publish_interval,
+            runners.max_staleness,
+        )
+        check_resources(self)
+
+
+def check_sampling(
+    sampling: str, num_env_runners: int, publish_interval: int, max_staleness: int | None
+) -> None:
+    """Refuse asynchronous settings under which nothing would be sampled or stored.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    if sampling == "asynchronous" and num_env_runners == 0:
+        raise ConfigError(
+            "sampling=asynchronous needs env runners of their own: set num_env_runners to 1 or more"
+        )
+    if max_staleness is not None and max_staleness < publish_interval:
+        raise ConfigError(
+            f"max_staleness={max_staleness}: must be null or at least publish_interval="
+            f"{publish_interval}, or nothing would ever be stored"
+        )
+
+
+def check_resources(config: TrainConfig) -> None:
+    """Refuse amounts that Ray cannot reserve: less than 1/10000, GPUs of one and a half.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    policy, runners = config.policy, config.runners
+    cpus = {
+        "policy.num_cpus_per_replica": policy.num_cpus_per_replica,
+        "runners.num_cpus_per_env_runner": runners.num_cpus_per_env_runner,
+    }
+    gpus = {
+        "policy.num_gpus_per_replica": policy.num_gpus_per_replica,
+        "runners.num_gpus_per_learner": runners.num_gpus_per_learner,
+    }
+    amounts = cpus | gpus
+    for group in ("env_runner", "evaluation", "learner", "base_policy"):
+        amounts |= check_custom(f"placement.{group}", getattr(config.placement, group))
+    check_amounts(amounts)
+    for key, amount in gpus.items():
+        if amount > 1 and amount != int(amount):
+            raise ConfigError(f"{key}={amount}: must be a whole number above 1")
+
+
+def check_amounts(amounts: dict[str, float]) -> None:
+    """Refuse less of a resource than Ray can reserve.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    for key, amount in amounts.items():
+        if 0 < amount < 1e-4:
+            raise ConfigError(f"{key}={amount}: must be 0 or at least 0.0001, Ray's least share")
+
+
+def check_custom(key: str, resources: dict[str, float]) -> dict[str, float]:
+    """Amounts of custom resources by their full key; those that Ray names itself are refused."""
+    for name in resources:
+        if name in ("CPU", "GPU", "memory", "object_store_memory"):
+            raise ConfigError(
+                f"{key}: {name} is no custom resource; CPUs and GPUs have keys of their own "
+                "(runners.num_cpus_per_env_runner, policy.num_gpus_per_replica)"
+            )
+    return {f"{key}.{name}": amount for name, amount in resources.items()}

@@ -1,0 +1,1 @@
+"""Evaluation: episodes from stored init states, requests to runners, rows, `eval_info.json`."""

@@ -1,0 +1,1 @@
+"""Files that are whole or absent: atomic writes, tensors, state trees, manifests, YAML."""

@@ -1,0 +1,1 @@
+"""What a user starts: training, pretraining, evaluation of a checkpoint, and their cluster."""

@@ -1,0 +1,267 @@
+"""From a `TrainConfig` to a running `ResidualSAC`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from envs.assets import resolve_assets
+from envs.bootstrap import RenderingUnavailableError
+from pld_ray.algorithm.residual.stored_columns import replay_schema
+from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
+from pld_ray.config.start_check import check_start
+from pld_ray.jobs.cluster import quiet_ray
+from pld_ray.replay import FrameRing
+from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.collection import collection_identity
+from pld_ray.rllib.config import PARAMETER_NAMES, ResidualSACConfig
+from pld_ray.rllib.module import VECTOR_KEYS, ResidualModule, image_shapes
+from pld_ray.rllib.pretrained import check_pretrained
+from pld_ray.rollout.entry_point import make_checked
+from pld_ray.rollout.factory import env_maker, make_base_policy
+from pld_ray.rollout.offline_cache import OfflineCache
+from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
+
+
+def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
+    """The RLlib configuration of a run; `build_algorithm` adds the default cache folder."""
+    parameters = {name: getattr(config.algorithm, name) for name in PARAMETER_NAMES}
+    runners, policy, placement = config.runners, config.policy, config.placement
+    vectorization = {
+        name: getattr(runners, name)
+        for name in ("vectorization", "step_timeout_s", "reset_timeout_s")
+    }
+    built = (
+        ResidualSACConfig()
+        .environment(env_config={**config.env.settings(), **vectorization})
+        .base_policy(
+            type=policy.type,
+            path=policy.path,
+            placement=policy.placement,
+            loader=policy_loader(policy),
+            pool=pool_options(config),
+            prefetch=policy.prefetch,
+        )
+        .env_runners(
+            num_env_runners=runners.num_env_runners,
+            num_envs_per_env_runner=runners.num_envs_per_env_runner,
+            num_cpus_per_env_runner=runners.num_cpus_per_env_runner,
+            custom_resources_per_env_runner=dict(placement.env_runner),
+            max_requests_in_flight_per_env_runner=runners.requests_in_flight,
+        )
+        .learners(
+            num_learners=runners.num_learners,
+            num_gpus_per_learner=runners.num_gpus_per_learner,
+            custom_resources_per_learner=dict(placement.learner),
+        )
+        .evaluation(
+            evaluation_num_env_runners=config.evaluation.num_env_runners,
+            evaluation_config={"custom_resources_per_env_runner": dict(placement.evaluation)},
+        )
+        .resources(placement_strategy=placement.strategy)
+        .training(
+            **parameters,
+            sample_steps=runners.sample_steps,
+            sampling=runners.sampling,
+            publish_interval=runners.publish_interval,
+            max_staleness=runners.max_staleness,
+            stall_timeout_s=runners.stall_timeout_s,
+            offline_cache=config.offline_cache,
+            collection_seed=config.collection_seed,
+            pretrained_critic=config.pretrained_critic,
+        )
+        .debugging(seed=config.seed, log_level="ERROR")
+    )
+    return built
+
+
+def policy_loader(policy: PolicyConfig) -> dict[str, Any]:
+    """What `load_base_policy` is given beside the path; only what differs from its defaults."""
+    settings = {
+        "dtype": policy.dtype,
+        "compile": policy.compile,
+        "n_action_steps": policy.n_action_steps,
+        "rename_map": dict(policy.rename_map),
+        "tokenizer_path": policy.tokenizer_path,
+        "features": None if policy.features == "none" else policy.features,
+        "rtc": policy.rtc,
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def pool_options(config: TrainConfig) -> dict[str, Any]:
+    """The arguments of `BasePolicyPool`."""
+    policy = config.policy
+    return {
+        "num_replicas": policy.replicas,
+        "max_batch_size": policy.max_batch_size,
+        "max_wait_ms": policy.max_wait_ms,
+        "num_cpus": policy.num_cpus_per_replica,
+        "num_gpus": policy.num_gpus_per_replica,
+        "max_replicas": policy.max_replicas or policy.replicas,
+        "deadline_s": policy.deadline_s,
+        "hang_timeout_s": policy.hang_timeout_s,
+        "late_after_s": min(30.0, policy.deadline_s / 2),
+        "resources": dict(config.placement.base_policy),
+        "scheduling_strategy": config.placement.base_policy_strategy,
+    }
+
+
+def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
+    """Where collected base-policy data is kept: the setting, or a folder beside the run's.
+
+    The latter is named after everything the data depends on, so that runs share it or miss it.
+    """
+    if config.offline_cache is not None:
+        return pathlib.Path(config.offline_cache).resolve()
+    identity = collection_identity(algorithm_config(config))
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    parent = pathlib.Path(config.output_dir).resolve().parent
+    name = re.sub(r"[^\w-]", "_", config.env.task)[:80]  # a task may be any text
+    return parent / "cache" / f"{name}-{digest}"
+
+
+def check_environment(config: TrainConfig) -> dict[str, int]:
+    """Open the environment and the base policy once, here, where an error can be read.
+
+    Returns:
+        Bytes of the `online` and `offline` replay when they are full.
+
+    Raises:
+        ConfigError: an unknown suite or task, cameras without a GL library, a base policy that is
+            missing, incomplete or made for another environment, cameras that the vision encoder
+            cannot read, a replay larger than this machine's memory, an `offline_cache` that holds
+            something else.
+    """
+    check_start(config)
+    quiet_ray()
+    try:
+        if config.pretrained_critic is not None:
+            check_pretrained(config.pretrained_critic)
+        OfflineCache(offline_cache_folder(config), {}).check_writable()
+        env = open_environment(config)
+        if config.env.entry_point is None and config.env.suite.startswith("libero_"):
+            resolve_assets(config.env.suite, config.env.assets)
+        settings = {"type": config.policy.type, "path": config.policy.path}
+        settings |= policy_loader(config.policy)
+        policy = make_base_policy(settings, env.action_space)
+        observations, actions = check_policy_matches(
+            policy, env.observation_space, env.action_space
+        )
+        image_shapes(observations, config.algorithm)
+        check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))
+        check_action_bounds(config.algorithm, actions.low.tolist(), actions.high.tolist())
+        needed = config.evaluation.held_states + config.evaluation.validation_states
+        if needed > env.num_init_states:
+            raise ConfigError(
+                f"evaluation.held_states + evaluation.validation_states = {needed}, but "
+                f"{config.env.task} has {env.num_init_states} stored init states"
+            )
+        dims = config.algorithm.residual_dims
+        if dims and (len(dims),) != actions.shape:
+            raise ConfigError(
+                f"algorithm.residual_dims has {len(dims)} factors but the action has "
+                f"{actions.shape[0]} dimensions"
+            )
+        env.close()
+        spaces = with_base_policy(policy, observations, actions)
+        check_network_memory(config, spaces)
+        replay_bytes = predict_replay_bytes(config.algorithm, spaces, actions)
+        check_memory(config, replay_bytes)
+        return replay_bytes
+    except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def open_environment(config: TrainConfig) -> Any:
+    """The run's environment, opened here.
+
+    Raises:
+        ValueError, OSError, ImportError, RenderingUnavailableError: why it cannot be opened.
+    """
+    if config.env.entry_point is None:
+        return env_maker(config.env.settings())()
+    return make_checked(config.env.entry_point, config.env.kwargs)
+
+
+def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
+    """Raise ConfigError if the networks alone, or one batch, cannot fit into this machine.
+
+    Counted is what there is at the least: float32 weights, gradients and Adam's two moments of the
+    actor's and the critics' hidden layers, the targets' weights, and one activation of each layer.
+    """
+    params = config.algorithm
+    inputs = sum(int(np.prod(s.shape or ())) for k, s in spaces.items() if k in VECTOR_KEYS)
+    widths = [inputs, *params.hidden_dims]
+    weights = sum(one * other for one, other in pairwise(widths))
+    critics = params.num_critics
+    networks = 4 * weights * (4 * (1 + critics) + critics)
+    batch = 4 * params.batch_size * sum(widths) * critics
+    total = machine_memory()
+    if networks + batch > total:
+        raise ConfigError(
+            f"the networks would take at least {networks / 1e9:,.0f} GB and a batch "
+            f"{batch / 1e9:,.0f} GB, and this machine has {total / 1e9:.1f} GB: lower "
+            f"algorithm.hidden_dims={params.hidden_dims}, algorithm.num_critics={critics} or "
+            f"algorithm.batch_size={params.batch_size}"
+        )
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def predict_replay_bytes(
+    params: ResidualSACParams, spaces: gym.spaces.Dict, actions: gym.spaces.Box
+) -> dict[str, int]:
+    """Bytes of the `online` and `offline` ring when they are full, images or features included.
+
+    Args:
+        params: capacities and the vision encoder.
+        spaces: observations with the base policy's part.
+        actions: the action space.
+    """
+    module = ResidualModule(
+        observation_space=spaces,
+        action_space=actions,
+        model_config={"params": {**asdict(params), "task_embedding": "none"}, "seed": 0},
+    )
+    schema = replay_schema(module)
+    return {
+        "online": FrameRing.predict_nbytes(schema, params.online_capacity),
+        "offline": FrameRing.predict_nbytes(schema, params.offline_capacity),
+    }
+
+
+def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
+    """Raise ConfigError if a replay of this process cannot fit into the machine."""
+    total = machine_memory()
+    needed = sum(replay_bytes.values())
+    rows = config.algorithm
+    if config.runners.num_learners == 0 and needed > total:
+        raise ConfigError(
+            f"the replay would take {needed / 1e9:.1f} GB when full and this machine has "
+            f"{total / 1e9:.1f} GB: lower algorithm.online_capacity "
+            f"({rows.online_capacity:,} rows, "
+            f"{replay_bytes['online'] / 1e9:.1f} GB) or algorithm.offline_capacity "
+            f"({rows.offline_capacity:,} rows, {replay_bytes['offline'] / 1e9:.1f} GB)"
+        )
+
+
+def build_algorithm(config: TrainConfig) -> ResidualSAC:
+    """Build the algorithm; Ray must be running."""
+    quiet_ray()
+    built = algorithm_config(config).training(offline_cache=str(offline_cache_folder(config)))
+    return built.build_algo()

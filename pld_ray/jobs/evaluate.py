@@ -1,0 +1,122 @@
+"""`pld-ray eval`: a checkpoint on held init states, base and base + residual side by side."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from pld_ray.config import ConfigError
+from pld_ray.evaluation.eval_info import write_eval_info
+from pld_ray.evaluation.rows import episode_results, success_rate
+from pld_ray.files.manifest import CheckpointError
+from pld_ray.jobs.build import build_algorithm, check_environment
+from pld_ray.jobs.cluster import check_cluster, start_ray
+from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.runs.run_dir import older_checkpoint, run_of_checkpoint
+from pld_ray.runs.trust import check_trusted
+
+
+def evaluate_checkpoint(
+    checkpoint: str,
+    n_episodes: int | None = None,
+    output_dir: str | None = None,
+    videos: Sequence[int] = (),
+    parity: bool = False,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Evaluate on the first `n_episodes` of the run's held init states; write `eval_info.json`.
+
+    Args:
+        checkpoint: a folder below a run's `checkpoints/`.
+        n_episodes: episodes, one per init state; None is all that the run held back.
+        output_dir: where to write; None is `eval/<checkpoint name>` in the run's folder.
+        videos: init states to film, base beside base + residual, as `videos/init_state_<id>.mp4`.
+        parity: also play base + residual at beta 0, which must repeat the base policy's episodes.
+        trust: run the code that the run names, see `pld_ray.runs.trust`.
+
+    Raises:
+        ConfigError: the folder is no checkpoint, or the run held fewer init states back.
+    """
+    run = run_of_checkpoint(checkpoint)
+    config = run.load_config()
+    check_trusted(config, run.path / "config.yaml", trust)
+    held = config.evaluation.held_states
+    n_episodes = held if n_episodes is None else n_episodes
+    if n_episodes > held:
+        raise ConfigError(
+            f"--n_episodes={n_episodes}: this run held {held} init states back, and the next "
+            f"{config.evaluation.validation_states} chose its checkpoint: give {held} at most "
+            "(evaluation.held_states of a run says how many are held)"
+        )
+    check_environment(config)
+    own_ray = start_ray(config)
+    algorithm = None
+    try:
+        check_cluster(config)
+        algorithm = build_algorithm(config)
+        load_whole(algorithm, pathlib.Path(checkpoint).resolve())
+        states = list(range(n_episodes))
+        clock = time.monotonic()
+        residual = algorithm.evaluate_residual(states)
+        eval_s = time.monotonic() - clock
+        base = algorithm.evaluate_base(states)
+        equal = algorithm.evaluate_residual(states, 0.0) == base if parity else None
+        films = algorithm.film(list(videos))
+    finally:
+        if algorithm is not None:
+            algorithm.stop()
+        if own_ray:
+            ray.shutdown()
+    folder = pathlib.Path(output_dir or run.path / "eval" / pathlib.Path(checkpoint).name)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "eval_info.json"
+    filmed = {state: str(p) for state, p in write_films(folder / "videos", films).items()}
+    extra: dict[str, Any] = {
+        "task": config.env.task,
+        "checkpoint": str(pathlib.Path(checkpoint).resolve()),
+    }
+    if parity:
+        extra["beta_zero_equals_base"] = equal
+    write_eval_info(
+        path,
+        episode_results(residual, config.env, filmed),
+        base=episode_results(base, config.env, filmed),
+        eval_s=eval_s,
+        extra=extra,
+    )
+    return {
+        "n_episodes": n_episodes,
+        "parity": equal,
+        "videos": list(filmed.values()),
+        "path": str(path),
+        "base_success": success_rate(base),
+        "residual_success": success_rate(residual),
+    }
+
+
+def load_whole(algorithm: ResidualSAC, checkpoint: pathlib.Path) -> None:
+    """Load a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged; the message names the next older one.
+    """
+    try:
+        algorithm.load_checkpoint(str(checkpoint))
+    except CheckpointError as error:
+        older = older_checkpoint(checkpoint)
+        advice = f"; the next older one is --checkpoint={older}" if older else ""
+        raise CheckpointError(f"{error}{advice}") from error
+
+
+def write_films(folder: pathlib.Path, films: dict[int, dict[str, Any]]) -> dict[int, pathlib.Path]:
+    """Write each film; init state -> file."""
+    paths = {}
+    for state, film in films.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        paths[state] = folder / f"init_state_{state:03d}.mp4"
+        paths[state].write_bytes(film["mp4"])
+    return paths

@@ -1,0 +1,125 @@
+"""The MLflow run of a training run, as its configuration asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.runs.run_dir import RunDir
+from pld_ray.tracking.mlflow_outgoing import SendReport, send_spool
+from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
+from pld_ray.tracking.mlflow_run import MlflowRun
+from pld_ray.tracking.mlflow_store import MissingRunError, find_child, patiently
+from pld_ray.tracking.mlflow_values import flatten_params
+from pld_ray.tracking.tags import run_tags
+
+TRIAL_PATIENCE_S = 120.0
+"""A trial that begins while the server restarts waits for it; a user at a terminal does not."""
+
+
+def open_tracker(
+    config: TrainConfig,
+    run: RunDir,
+    *,
+    kind: str = "train",
+    parent_run_id: str | None = None,
+    extra_tags: Mapping[str, str] | None = None,
+    preset: str = "default",
+    resume_step: int | None = None,
+    varied: Mapping[str, str] | None = None,
+) -> MlflowRun | None:
+    """The MLflow run of this training run, continued when the folder knows one.
+
+    Args:
+        config: of the run; its `tracking` says where to log, or that nothing is logged.
+        run: folder of the run.
+        kind: `train` or `trial`. A trial whose folder is gone finds its MLflow run by
+            `parent_run_id` and the tag `trial`.
+        parent_run_id: MLflow run of the sweep.
+        extra_tags: `sweep`, `trial` and `point` of a trial.
+        preset: name of the preset that the configuration was made from.
+        resume_step: environment steps of the checkpoint that training goes on from; None when it
+            starts anew.
+        varied: axis -> value of a trial, for the axes in which the sweep's trials differ; they name
+            the run and are logged before all other parameters.
+
+    Raises:
+        ConfigError: the server does not answer, the run is not there any more, or another process
+            logs it.
+    """
+    settings = config.tracking
+    if not settings.enabled:
+        return None
+    uri = settings.uri or sqlite_uri(run.path.parent)
+    tags = run_tags(config, kind=kind, preset=preset, run_dir=run.path) | dict(extra_tags or {})
+    patience_s = TRIAL_PATIENCE_S if kind == "trial" else 0.0
+
+    def make() -> MlflowRun:
+        run_id = None
+        if parent_run_id is not None and "trial" in tags:
+            trial = {"trial": tags["trial"]}
+            run_id = find_child(uri, settings.experiment, parent_run_id, trial)
+        return MlflowRun(
+            run.path,
+            tracking_uri=uri,
+            experiment_name=settings.experiment,
+            run_name=settings.run_name or default_run_name(config, tags, varied or {}),
+            run_id=run_id,
+            parent_run_id=parent_run_id,
+            tags=tags,
+            system_metrics=True,
+        )
+
+    with config_errors():
+        if read_record(run.path) is None:
+            tracker = patiently(make, patience_s)
+        else:
+            tracker = MlflowRun.resume(
+                run.path, tracking_uri=settings.uri, tags=tags, system_metrics=True
+            )
+    params = flatten_params(asdict(config))
+    del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it
+    first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
+    tracker.log_params({name: params[name] for name in first} | params)
+    if resume_step is not None:
+        tracker.restored(resume_step)
+    return tracker
+
+
+def default_run_name(
+    config: TrainConfig, tags: Mapping[str, str], varied: Mapping[str, str]
+) -> str:
+    """Task and seed; of a trial its id, in what it differs, without the groups of the keys, and
+    the seed.
+
+    MLflow's legends cut long names; the tag `point` has the whole keys, and those of one value.
+    """
+    if "trial" not in tags:
+        return f"{config.env.task}-seed{config.seed}"
+    names = {axis: ",".join(k.rpartition(".")[2] for k in axis.split(", ")) for axis in varied}
+    words = [f"{names[axis]}={value}" for axis, value in varied.items() if axis != "seed"]
+    return " ".join([tags["trial"], *words, f"seed={config.seed}"])
+
+
+def send_tracked(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) -> SendReport:
+    """`send_spool` with errors for a user.
+
+    Raises:
+        ConfigError: there is nothing to send, nowhere to send it, or the run is still going on.
+    """
+    with config_errors():
+        return send_spool(run_dir, tracking_uri)
+
+
+@contextlib.contextmanager
+def config_errors() -> Iterator[None]:
+    """Turn what is wrong with a store, a record or a spool into ConfigError."""
+    try:
+        yield
+    except (ConnectionError, MissingRunError, FileNotFoundError, BlockingIOError) as error:
+        raise ConfigError(str(error)) from error
+    except ValueError as error:  # a damaged record or spool
+        raise ConfigError(str(error)) from error

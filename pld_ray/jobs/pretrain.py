@@ -1,0 +1,98 @@
+"""`pld-ray pretrain`: collection and Cal-QL initialisation alone, kept for later runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import ray
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.files.atomic import undone_unless, write_json_atomically
+from pld_ray.jobs.build import build_algorithm, check_environment
+from pld_ray.jobs.cluster import start_ray
+from pld_ray.jobs.training_loop import LoopState, record_initialization
+from pld_ray.runs.history import MetricsHistory
+from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.trust import remember
+from pld_ray.tracking.logfile import close_logging, setup_logging
+
+CHECKPOINT = "pretrained"
+
+
+def pretrain(config: TrainConfig) -> dict[str, Any]:
+    """Collect base-policy data and initialise the critic; write `checkpoints/pretrained`.
+
+    Returns:
+        The content of `summary.json`: calql_steps, offline_transitions, the last q_data, q_policy,
+        gap, bound_rate and q_out_of_bound, checkpoint, wall_s.
+
+    Raises:
+        ConfigError: nothing to do, or something in the configuration cannot work.
+    """
+    if config.algorithm.calql_steps == 0:
+        raise ConfigError(
+            "pld-ray pretrain with algorithm.calql_steps=0 has nothing to do: set it above 0, for "
+            "example --algorithm.calql_steps=2000"
+        )
+    run = RunDir(config.output_dir)
+    run.check_new()
+    remember([config])
+    check_environment(config)
+    with undone_unless(run.path, lambda: run.has_begun):
+        run.claim()
+        try:
+            return _pretrain(config, run)
+        finally:
+            run.release()
+            close_logging()
+
+
+def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
+    """`pretrain` in a folder that is this process's."""
+    started = time.time()
+    logger = setup_logging(run.path)
+    own_ray = start_ray(config)
+    history = MetricsHistory(run.path / "metrics.jsonl")
+    last: dict[str, Any] = {}
+
+    def record(row: dict[str, Any]) -> None:
+        last.update(row)
+        history.append({"env_steps": 0 if algorithm is None else algorithm.env_steps, **row})
+        logger.info(" ".join(f"{k}={v:.4g}" for k, v in row.items()))
+
+    algorithm = None
+    try:
+        algorithm = build_algorithm(config)
+        algorithm.failure_dir = str(run.path)
+        run.create(config)
+        while algorithm.phase != "online":
+            algorithm.training_step()
+            record_initialization(algorithm, record)
+        state = LoopState(
+            next_evaluation=config.evaluation.interval_steps,
+            next_checkpoint=config.checkpoint.interval_steps,
+        )
+        checkpoint = run.save_checkpoint(algorithm, CHECKPOINT, asdict(state))
+        offline = algorithm.learner_group.foreach_learner(lambda lr: len(lr.replay.offline))
+        summary = {
+            "calql_steps": algorithm.calql_done,
+            "offline_transitions": sum(r.get() for r in offline),
+            **{
+                name: last.get(f"calql/{name}")
+                for name in ("q_data", "q_policy", "gap", "bound_rate", "q_out_of_bound")
+            },
+            "checkpoint": str(checkpoint),
+            "wall_s": round(time.time() - started, 1),
+        }
+        write_json_atomically(run.path / "summary.json", summary)
+    except Exception:
+        logger.exception("pretraining failed")
+        raise
+    finally:
+        if algorithm is not None:
+            algorithm.stop()
+        if own_ray:
+            ray.shutdown()
+    return summary

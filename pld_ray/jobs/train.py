@@ -1,0 +1,202 @@
+"""`pld-ray train`: collect, train, evaluate, keep; stop and resume without losing anything."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import pathlib
+import time
+from typing import Any
+
+import ray
+
+from pld_ray.config import ConfigError, PlacementConfig, TrainConfig
+from pld_ray.files.atomic import undone_unless
+from pld_ray.jobs.build import build_algorithm, check_environment
+from pld_ray.jobs.cluster import check_cluster, start_ray
+from pld_ray.jobs.open_tracker import open_tracker
+from pld_ray.jobs.start_up import StartUp
+from pld_ray.jobs.training_loop import TrainingLoop
+from pld_ray.rllib.algorithm import LearnerLostError, ResidualSAC
+from pld_ray.runs.run_dir import RunDir, RunError, os_reason
+from pld_ray.runs.trust import check_trusted, remember
+from pld_ray.tracking.logfile import close_logging, setup_logging
+from pld_ray.tracking.mlflow_run import MlflowRun
+from pld_ray.tracking.tags import cluster_in_words
+
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE}
+
+
+def train(
+    config: TrainConfig,
+    resume: pathlib.Path | None = None,
+    preset: str = "default",
+    start: StartUp | None = None,
+    checkpoint: str | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Run the main job, new or from the newest checkpoint of `resume`.
+
+    Args:
+        config: of the run.
+        resume: folder of the run to continue.
+        preset: name of the configuration file, for MLflow's tags.
+        start: is told each step up to the first iteration.
+        checkpoint: of the resumed run, by name; None is the newest one that is whole.
+        trust: run the code that the resumed run names, see `pld_ray.runs.trust`.
+
+    Returns:
+        The content of `summary.json`; without `residual_success` when the run was interrupted.
+
+    Raises:
+        ConfigError: something in the configuration cannot work.
+        RunError: the run cannot go on; the last good checkpoint is named.
+    """
+    start = start or StartUp()
+    run = RunDir(resume or config.output_dir)
+    check_strategy(config)
+    named = run.checkpoint_named(checkpoint) if checkpoint is not None else None
+    if resume is None:
+        run.check_new()
+        remember([config])
+    else:
+        check_trusted(config, run.path / "config.yaml", trust)
+    start.step("environment and base policy")
+    check_environment(config)
+    with undone_unless(run.path, lambda: resume is not None or run.has_begun):
+        run.claim()
+        try:
+            return _train(config, run, resume is not None, named, preset, start)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            again = f"continue with --resume={run.path}" if run.has_begun else "start again"
+            raise RunError(
+                f"{error.filename or run.path} cannot be written: {os_reason(error)}. Free space "
+                f"or mend the folder, then {again}"
+            ) from error
+        finally:
+            run.release()
+            close_logging()
+
+
+def _train(
+    config: TrainConfig,
+    run: RunDir,
+    resumes: bool,
+    checkpoint: pathlib.Path | None,
+    preset: str,
+    start: StartUp,
+) -> dict[str, Any]:
+    """`train` in a folder that is this process's."""
+    started = time.time()
+    logger = setup_logging(run.path)
+    if config.tracking.enabled:
+        start.step("tracking")
+    tracker = open_tracker(config, run, preset=preset)
+    job = _Job(config, run, tracker, logger)
+    status, own_ray = "FAILED", False
+    try:
+        start.step("Ray")
+        own_ray = start_ray(config)
+        if tracker is not None:
+            tracker.set_tag("cluster", cluster_in_words())
+        check_cluster(config)
+        finished = job.run(start, resumes, checkpoint)
+        if finished:
+            summary = job.loop.finish(started)
+            status = "FINISHED"
+        else:
+            saved = job.loop.save("interrupted")
+            summary = {"env_steps": job.loop.algorithm.env_steps, "checkpoint": str(saved)}
+            status = "KILLED"
+            print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    except Exception as error:
+        logger.exception("the run failed")
+        if tracker is not None:
+            tracker.set_tag("failure", f"{type(error).__name__}: {error}"[:500])
+        raise
+    finally:
+        if tracker is not None:
+            tracker.finish(status)
+        job.stop()
+        if own_ray:
+            ray.shutdown()
+    return summary
+
+
+def check_strategy(config: TrainConfig) -> None:
+    """Refuse a placement strategy: there is no placement group outside Ray Tune.
+
+    Raises:
+        ConfigError: `placement.strategy` is not the default.
+    """
+    if config.placement.strategy != PlacementConfig.strategy:
+        raise ConfigError(
+            f"placement.strategy={config.placement.strategy} is of the placement group that Ray "
+            "Tune makes for a trial, and pld-ray train makes none: place the processes with the "
+            "custom resources of placement.*, or run it as a sweep of one (pld-ray sweep FILE with "
+            "`variants: {only: {}}`)"
+        )
+
+
+class _Job:
+    """The algorithm of a run and its loop, built anew when a learner is lost."""
+
+    loop: TrainingLoop
+
+    def __init__(
+        self, config: TrainConfig, run: RunDir, tracker: MlflowRun | None, logger: logging.Logger
+    ) -> None:
+        self.config, self.run_dir, self.tracker, self.logger = config, run, tracker, logger
+        self._algorithm: ResidualSAC | None = None
+
+    def run(self, start: StartUp, restore: bool, checkpoint: pathlib.Path | None = None) -> bool:
+        """Train to the end; False when a stop was requested.
+
+        Args:
+            start: is told each step.
+            restore: go on from a checkpoint, `checkpoint` or the newest one.
+            checkpoint: newer ones are set aside.
+
+        Raises:
+            RunError: a learner was lost more than `max_failures` times.
+        """
+        failures = 0
+        while True:
+            try:
+                start.step("learner and env runners")
+                self._algorithm = build_algorithm(self.config)
+                self._algorithm.failure_dir = str(self.run_dir.path)
+                self.loop = TrainingLoop(
+                    self.config, self.run_dir, self._algorithm, self.tracker, self.logger
+                )
+                if restore:
+                    start.step("checkpoint")
+                    restored = self.loop.restore(checkpoint)
+                    if restored is not None:
+                        self.run_dir.go_on_from(restored)
+                else:
+                    self.run_dir.create(self.config)
+                return self.loop.run(start)
+            except LearnerLostError as error:
+                failures += 1
+                if failures > self.config.max_failures:
+                    raise RunError(
+                        f"{error}. It was the {failures}. time, with max_failures="
+                        f"{self.config.max_failures}: see why the learner dies (memory?), then "
+                        f"continue with --resume={self.run_dir.path}"
+                    ) from error
+                self.logger.warning("%s; going on from the last checkpoint", error)
+                print(f"{error}; going on from the last checkpoint", flush=True)
+                self.stop()
+                restore, checkpoint = True, None
+
+    def stop(self) -> None:
+        """End the algorithm's processes."""
+        if self._algorithm is not None:
+            self._algorithm.stop()
+            self._algorithm = None

@@ -1,0 +1,346 @@
+"""The loop of `pld-ray train`: iterate, record, evaluate, keep."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pld_ray.config import TrainConfig
+from pld_ray.evaluation.eval_info import write_eval_info
+from pld_ray.evaluation.periodic import EvaluationResult, PeriodicEvaluation
+from pld_ray.evaluation.rows import episode_results, success_rate
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.manifest import CheckpointError, damaged
+from pld_ray.jobs.result_metrics import flatten_result, pool_figures
+from pld_ray.jobs.start_up import StartUp
+from pld_ray.jobs.stop_request import StopRequest
+from pld_ray.rllib.accounting import recent_figures
+from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.runs.history import MetricsHistory
+from pld_ray.runs.run_dir import TRAINER_FILE, RunDir, older_checkpoint, trainer_state
+from pld_ray.tracking.mlflow_run import MlflowRun
+from pld_ray.tracking.plots import plot_learning_curve
+from pld_ray.tracking.progress import TrainProgress
+
+CANDIDATE = "candidate"
+"""Checkpoint of the weights that are being evaluated."""
+
+
+@dataclass
+class LoopState:
+    """What the loop itself has to remember across a resume."""
+
+    base_rows: list[dict[str, Any]] = field(default_factory=list)
+    best_success: float = -1.0
+    next_evaluation: int = 0
+    next_checkpoint: int = 0
+    train_wall_s: float = 0.0
+
+
+class TrainingLoop:
+    """iterate -> record -> evaluate when due -> checkpoint when due."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDir,
+        algorithm: ResidualSAC,
+        tracker: MlflowRun | None,
+        logger: Any,
+    ) -> None:
+        self.config, self.run_dir, self.algorithm = config, run, algorithm
+        self.tracker, self.logger = tracker, logger
+        self.history = MetricsHistory(run.path / "metrics.jsonl")
+        self.state = LoopState(
+            next_evaluation=config.evaluation.interval_steps,
+            next_checkpoint=config.checkpoint.interval_steps,
+        )
+        held = config.evaluation.held_states
+        self.held_states = list(range(held))
+        validation = list(range(held, held + config.evaluation.validation_states))
+        self.evaluation = PeriodicEvaluation(config.evaluation, algorithm, validation)
+
+    def restore(self, checkpoint: pathlib.Path | None = None) -> pathlib.Path | None:
+        """Continue from a checkpoint.
+
+        Args:
+            checkpoint: the folder; None is the newest of the run that is whole, and the beginning
+                when there is none yet.
+
+        Raises:
+            CheckpointError: it is damaged; the message names the next older one.
+        """
+        candidates = [checkpoint] if checkpoint else self.run_dir.find_checkpoints()
+        if not candidates:
+            if self.tracker is not None:
+                self.tracker.restored(0)
+            self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
+            self.history = MetricsHistory(self.history.path, restored_step=-1)
+            return None
+        checkpoint = self._load_first(candidates)
+        steps = self.algorithm.env_steps
+        self.history = MetricsHistory(self.history.path, restored_step=steps)
+        if self.tracker is not None:
+            self.tracker.restored(steps)
+        self.logger.info("resumed %s at %d steps", checkpoint, self.algorithm.env_steps)
+        return checkpoint
+
+    def _load_first(self, candidates: Sequence[pathlib.Path]) -> pathlib.Path:
+        """Load the first checkpoint that is whole, and say which were not."""
+        failures: list[CheckpointError] = []
+        for path in candidates:
+            try:
+                self.algorithm.load_checkpoint(str(path))
+                self.state = loop_state(path)
+            except CheckpointError as error:
+                self.logger.warning("%s", error)
+                failures.append(error)
+            else:
+                if failures:
+                    self.logger.warning("going on from the next older checkpoint, %s", path)
+                return path
+        older = older_checkpoint(candidates[0]) if len(candidates) == 1 else None
+        advice = (
+            f"go on from the next older one with --checkpoint={older.name}"
+            if older
+            else f"no checkpoint of {self.run_dir.path} is whole: start anew in another folder"
+        )
+        raise CheckpointError(f"{failures[0]}; {advice}") from failures[0]
+
+    def run(self, start: StartUp) -> bool:
+        """Train to `total_steps`; False when a stop was requested.
+
+        Args:
+            start: over when the first iteration begins; from then on a stop waits for its end.
+        """
+        algorithm = self.algorithm
+        with TrainProgress(
+            self.config.total_steps,
+            env_steps=algorithm.env_steps,
+            updates=algorithm.updates,
+            elapsed_s=self.state.train_wall_s,
+        ) as progress:
+            self.prepare(progress)
+            start.over()
+            with StopRequest() as stop:
+                while not self.done and not stop.requested:
+                    self.iterate(progress)
+        if not stop.requested:
+            self.warn_if_nothing_was_learnt()
+        return not stop.requested
+
+    @property
+    def done(self) -> bool:
+        """`total_steps` are over."""
+        return self.algorithm.env_steps >= self.config.total_steps
+
+    def prepare(self, progress: TrainProgress | None = None) -> None:
+        """Evaluate the base policy on the held init states, unless a restored state knows it."""
+        if self.state.base_rows:
+            return
+        show(progress, phase="base policy")
+        self.state.base_rows = self.algorithm.evaluate_base(self.held_states)
+        base = success_rate(self.state.base_rows)
+        self.record({"eval/base_success": base, "eval/n_episodes": len(self.held_states)})
+        show(progress, base_success=base)
+
+    def iterate(self, progress: TrainProgress | None = None) -> dict[str, Any]:
+        """One training step, an evaluation and a checkpoint when they are due; its figures."""
+        algorithm = self.algorithm
+        clock = time.monotonic()
+        result = algorithm.train()
+        self.state.train_wall_s += time.monotonic() - clock
+        record_initialization(algorithm, self.record)
+        row = flatten_result(result) | {
+            "train/success_rate": None,  # a column from the first row on
+            **recent_figures(algorithm.recent_episodes),
+            "updates": algorithm.updates,
+            "residual_scale": algorithm.residual_scale,
+            "time/wall_s": round(self.state.train_wall_s, 2),
+        }
+        if algorithm.base_policy_pool is not None:
+            row |= pool_figures(algorithm.base_policy_pool.metrics())
+        self.record(row)
+        row |= self._evaluate(self.config.total_steps, progress)
+        show(
+            progress,
+            phase=algorithm.phase,
+            env_steps=algorithm.env_steps,
+            updates=algorithm.updates,
+            train_success=row.get("train/success_rate"),
+            eval_success=row.get("eval/residual_success"),
+        )
+        if self._checkpoint_due():
+            self.save_periodic()
+        return row
+
+    def save_periodic(self) -> pathlib.Path:
+        """A checkpoint named after its environment steps; the oldest beyond `keep` are deleted."""
+        path = self.save(f"step_{self.algorithm.env_steps:09d}")
+        self.run_dir.prune(self.config.checkpoint.keep)
+        return path
+
+    def warn_if_nothing_was_learnt(self) -> None:
+        """Say so when the collection took all steps."""
+        if self.algorithm.updates == 0:
+            self.logger.warning(
+                "all %d total_steps went into %s: nothing was learnt. Raise total_steps, or lower "
+                "algorithm.offline_episodes (base successes to collect) or algorithm.warmup_steps",
+                self.config.total_steps,
+                "the collection" if self.algorithm.phase == "collect" else "collection and Cal-QL",
+            )
+
+    def _evaluate(self, total: int, progress: TrainProgress | None) -> dict[str, float]:
+        """Begin an evaluation when one is due, and take the result of one that is over.
+
+        The checkpoint of what was evaluated becomes `best` if it is the best one so far.
+        """
+        evaluation, ended = self.evaluation, self.algorithm.env_steps >= total
+        if self.algorithm.updates and self._evaluation_due(total):
+            if ended:  # the last one must not be missed
+                self._conclude(evaluation.wait())
+            if evaluation.running:
+                self.logger.warning("the last evaluation is not over yet: this one is left out")
+            else:
+                self.save(CANDIDATE)
+                evaluation.start()
+        if not evaluation.running:
+            return {}
+        if ended or not evaluation.parallel:
+            show(progress, phase="evaluate")
+            return self._conclude(evaluation.wait())
+        return self._conclude(evaluation.poll())
+
+    def _conclude(self, result: EvaluationResult | None) -> dict[str, float]:
+        if result is None:
+            return {}
+        success = result.figures["eval/residual_success"]
+        if success >= self.state.best_success:
+            self.state.best_success = success
+            self.run_dir.rename_checkpoint(CANDIDATE, "best")
+        self.record(result.figures, result.env_steps)
+        return result.figures
+
+    def finish(self, started: float) -> dict[str, Any]:
+        """Final checkpoint, then base and base + residual (the best) on the held init states."""
+        algorithm, run = self.algorithm, self.run_dir
+        env_steps, updates = algorithm.env_steps, algorithm.updates
+        final = self.save("final")
+        best = run.checkpoints / "best"
+        chosen = best if best.exists() else final
+        if chosen == best:
+            try:
+                algorithm.load_checkpoint(str(best))
+            except CheckpointError as error:
+                self.logger.warning("%s; the final checkpoint is evaluated in its place", error)
+                algorithm.load_checkpoint(str(final))
+                chosen = final
+        clock = time.monotonic()
+        rows = algorithm.evaluate_residual(self.held_states)
+        eval_s = time.monotonic() - clock
+        base_success = success_rate(self.state.base_rows)
+        residual_success = success_rate(rows)
+        write_eval_info(
+            run.path / "eval_info.json",
+            episode_results(rows, self.config.env),
+            base=episode_results(self.state.base_rows, self.config.env),
+            eval_s=eval_s,
+            extra={"task": self.config.env.task, "checkpoint": str(chosen), "env_steps": env_steps},
+        )
+        self.record(
+            {
+                "eval/held_residual_success": residual_success,
+                "eval/held_base_success": base_success,
+            },
+            env_steps,
+        )
+        title = f"{self.config.env.task.replace('_', ' ')}, seed {self.config.seed}"
+        plot_learning_curve(self.history.rows(), run.path / "learning_curve.png", title=title)
+        summary = {
+            "base_success": base_success,
+            "residual_success": residual_success,
+            "n_episodes": len(rows),
+            "env_steps": env_steps,
+            "updates": updates,
+            "best_validation_success": self.state.best_success,
+            "train_wall_s": round(self.state.train_wall_s, 1),
+            "total_wall_s": round(time.time() - started, 1),
+            "mlflow_tracking_uri": self.tracker.tracking_uri if self.tracker else None,
+            "mlflow_run_id": self.tracker.run_id if self.tracker else None,
+            "checkpoint": str(chosen),
+            "seed": self.config.seed,
+            "task": self.config.env.task,
+        }
+        write_json_atomically(run.path / "summary.json", summary)
+        self._log_artifacts(chosen)
+        return summary
+
+    def _log_artifacts(self, checkpoint: pathlib.Path) -> None:
+        """The run's results, and the networks of `checkpoint` without its replay."""
+        if self.tracker is None:
+            return
+        names = ("config.yaml", "eval_info.json", "learning_curve.png", "summary.json")
+        for name in (*names, "train.log", "metrics.jsonl"):
+            self.tracker.log_artifact(self.run_dir.path / name)
+        self.tracker.log_checkpoint(checkpoint)
+
+    def save(self, name: str) -> pathlib.Path:
+        """A checkpoint with the replay and the loop's own state."""
+        path = self.run_dir.save_checkpoint(self.algorithm, name, asdict(self.state))
+        self.logger.info("checkpoint %s at %d steps", path, self.algorithm.env_steps)
+        return path
+
+    def record(self, row: dict[str, Any], env_steps: int | None = None) -> None:
+        """One line of history, log and MLflow at the present environment step."""
+        steps = self.algorithm.env_steps if env_steps is None else env_steps
+        row = {"env_steps": steps, **row}
+        self.history.append(row)
+        self.logger.info(
+            " ".join(f"{k}={v:.4g}" for k, v in row.items() if isinstance(v, int | float))
+        )
+        if self.tracker is not None:
+            self.tracker.log_metrics({k: v for k, v in row.items() if k != "env_steps"}, steps)
+
+    def _evaluation_due(self, total: int) -> bool:
+        interval = self.config.evaluation.interval_steps
+        steps = self.algorithm.env_steps
+        due = steps >= total or (interval > 0 and steps >= self.state.next_evaluation)
+        while interval > 0 and self.state.next_evaluation <= steps:
+            self.state.next_evaluation += interval
+        return due
+
+    def _checkpoint_due(self) -> bool:
+        interval, steps = self.config.checkpoint.interval_steps, self.algorithm.env_steps
+        if interval == 0 or steps < self.state.next_checkpoint:
+            return False
+        while self.state.next_checkpoint <= steps:
+            self.state.next_checkpoint += interval
+        return True
+
+
+def loop_state(checkpoint: pathlib.Path) -> LoopState:
+    """The loop's own state in a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        return LoopState(**trainer_state(checkpoint))
+    except TypeError as error:
+        raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None
+
+
+def record_initialization(algorithm: ResidualSAC, record: Any) -> None:
+    """Hand the figures of the Cal-QL initialisation to `record` as `calql/...`; forget them."""
+    for row in algorithm.calql_rows:
+        record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
+    algorithm.calql_rows = []
+
+
+def show(progress: TrainProgress | None, **changes: Any) -> None:
+    """Tell a display, if there is one."""
+    if progress is not None:
+        progress.update(**changes)

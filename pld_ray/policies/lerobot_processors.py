@@ -1,0 +1,108 @@
+"""Pre- and postprocessing as a checkpoint stores it: normalisation, prompts, tokeniser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lerobot.configs import PreTrainedConfig
+from lerobot.policies import make_pre_post_processors
+
+from pld_ray.policies.checkpoint import PREPROCESSOR, PolicyCheckpoint
+
+RENAME, TOKENIZER, DEVICE = (
+    "rename_observations_processor",
+    "tokenizer_processor",
+    "device_processor",
+)
+TOKENIZER_FLAG = "--policy.tokenizer_path"
+
+
+def load_processors(
+    checkpoint: PolicyCheckpoint,
+    config: PreTrainedConfig,
+    device: str,
+    tokenizer_path: str | Path | None,
+) -> tuple[Any, Any]:
+    """The checkpoint's two pipelines, on `device` and without the network.
+
+    Observations are renamed before (`environment_names`), so the pipeline's own renaming is
+    switched off. Prompts are padded to a fixed length: padded to the longest of a batch, a row's
+    last bits would depend on its company.
+
+    Raises:
+        FileNotFoundError: the tokeniser is not on this machine.
+        ValueError: a pipeline cannot be built.
+    """
+    steps = {step["registry_name"]: step for step in checkpoint.processor_steps(PREPROCESSOR)}
+    overrides: dict[str, dict[str, Any]] = {
+        DEVICE: {"device": device},
+        RENAME: {"rename_map": {}},
+    }
+    if TOKENIZER in steps:
+        name = steps[TOKENIZER].get("config", {}).get("tokenizer_name")
+        overrides[TOKENIZER] = {
+            "tokenizer_name": local_pretrained(
+                name, tokenizer_path, checkpoint, f"{PREPROCESSOR} names the tokeniser"
+            ),
+            "padding": "max_length",
+        }
+    try:
+        return make_pre_post_processors(
+            config,
+            pretrained_path=str(checkpoint.directory),
+            preprocessor_overrides={k: v for k, v in overrides.items() if k in steps},
+        )
+    except Exception as error:  # of many kinds; what the user can mend are the files
+        raise ValueError(
+            f"the processors of {checkpoint.directory} cannot be built: {error}"
+        ) from error
+
+
+def saved_rename_map(checkpoint: PolicyCheckpoint) -> dict[str, str]:
+    """The renaming that the checkpoint was trained with."""
+    for step in checkpoint.processor_steps(PREPROCESSOR):
+        if step["registry_name"] == RENAME:
+            return dict(step.get("config", {}).get("rename_map") or {})
+    return {}
+
+
+def local_pretrained(
+    name: str | None,
+    override: str | Path | None,
+    checkpoint: PolicyCheckpoint,
+    what: str,
+) -> str:
+    """The folder of a tokeniser or vision-language model that a checkpoint names.
+
+    It is the folder `override`, or `name` if that is a folder, or what the hub's cache holds under
+    `name`; only a checkpoint that itself came from the hub may download it.
+
+    Args:
+        what: begins the error message, before the name.
+
+    Raises:
+        FileNotFoundError: it is not on this machine; names the flag to use.
+    """
+    if override is not None:
+        return str(Path(override).expanduser())
+    if name and Path(name).is_dir():
+        return name
+    if name and checkpoint.from_hub:
+        return name
+    if name and (cached := _cached_snapshot(name)):
+        return cached
+    raise FileNotFoundError(
+        f"{checkpoint.directory}: {what} {name!r}, which is not on this machine; local policies "
+        f"are loaded without the network. Download it (`hf download {name} --local-dir DIR`, its "
+        f"*.json and tokeniser files are enough) and give DIR as {TOKENIZER_FLAG}"
+    )
+
+
+def _cached_snapshot(name: str) -> str | None:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(name, local_files_only=True)
+    except (OSError, ValueError):  # not there, or no hub name at all
+        return None

@@ -1,0 +1,6 @@
+"""A base policy in Ray actors: batching, routing, scaling, faults."""
+
+from pld_ray.pool.client import PoolClient
+from pld_ray.pool.pool import BasePolicyPool
+
+__all__ = ["BasePolicyPool", "PoolClient"]

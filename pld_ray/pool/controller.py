@@ -1,0 +1,264 @@
+"""Keeps a pool's replicas: starts, watches, replaces, scales and drains them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from typing import Any
+
+from pld_ray.policies.protocol import PolicyDescription
+from pld_ray.pool.autoscaler import Pressure, scale
+from pld_ray.pool.member import Member, NotStarted, PoolSpec
+from pld_ray.pool.metrics import RayCounter, added_up, latency_ms
+from pld_ray.pool.routing import ReplicaTable
+
+POLL_S = 0.5
+LONGEST_PAUSE_S = 30.0  # between two attempts to start a replica that does not start
+
+logger = logging.getLogger(__name__)
+
+
+class PoolController:
+    """An async Ray actor without resources. Its replicas end with it.
+
+    If it crashes, Ray restarts it and it starts new replicas when the first client asks it.
+    """
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self._spec = spec
+        self._members: dict[str, Member] = {}
+        self._target = spec.num_replicas
+        self._pressure = Pressure()
+        self._epoch = time.time_ns()
+        self._versions, self._serials = itertools.count(1), itertools.count()
+        self._table = ReplicaTable((self._epoch, 0))
+        self._description: PolicyDescription | None = None
+        self._end_note = ""  # why no requests are taken any more
+        self._restarts = 0
+        self._past: list[dict[str, Any]] = []
+        self._start_failures = 0
+        self._start_error = ""
+        self._next_start = 0.0
+        self._changed = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        tags = {"pool": spec.name}
+        self._restart_counter = RayCounter("restarts", "Replicas that were replaced", tags)
+
+    # --- what clients and the pool ask -----------------------------------------------------------
+
+    async def start(self) -> tuple[PolicyDescription, ReplicaTable]:
+        """Return when the first replicas are ready.
+
+        Raises:
+            RuntimeError: one does not start; the message is its error.
+        """
+        self._run()
+        while not self._is_complete():
+            if self._start_error:
+                raise RuntimeError(self._start_error)
+            await self._change()
+        assert self._description is not None
+        return self._description, self._table
+
+    async def table(self) -> ReplicaTable:
+        self._run()
+        return self._table
+
+    async def ready(self) -> None:
+        """Return when there are as many replicas as there should be and each of them answers."""
+        self._run()
+        while True:
+            ready = self._in_state("ready")
+            troubles = await asyncio.gather(*(member.trouble(self._table) for member in ready))
+            if not any(troubles) and self._is_complete():
+                return
+            for member, trouble in zip(ready, troubles, strict=True):
+                if trouble:
+                    self._replace(member, trouble)
+            await self._change()
+
+    async def metrics(self) -> dict[str, Any]:
+        """See `BasePolicyPool.metrics`."""
+        self._run()
+        members = [m for m in self._members.values() if m.state in ("ready", "draining")]
+        told = await asyncio.gather(*(member.metrics() for member in members))
+        alive = [snapshot for snapshot in told if snapshot is not None]
+        latencies = [latency for s in alive for latency in s["latencies"]]
+        replicas = [
+            s and {**{k: v for k, v in s.items() if k != "latencies"}, "name": m.name}
+            for m, s in zip(members, told, strict=True)
+        ]
+        return {
+            **added_up([*self._past, *alive]),
+            "queue_depth": sum(s["queue_depth"] for s in alive),
+            "latency_ms": latency_ms(latencies),
+            "busy_share": sum(s["busy_share"] for s in alive) / max(len(alive), 1),
+            "num_replicas": len(self._in_state("ready")),
+            "num_starting": len(self._in_state("starting")),
+            "restarts": self._restarts,
+            "replicas": replicas,
+        }
+
+    async def drain(self) -> None:
+        """Take no more requests; return when those that are queued have been answered."""
+        self._run()
+        self._end_note, self._target = "the pool drains", 0
+        for member in self._in_state("starting"):
+            self._end(member)
+        await asyncio.gather(*(self._drain(member) for member in self._in_state("ready")))
+        self._publish()
+
+    async def restart(self) -> None:
+        """Replace the replicas one after the other, each drained before it is ended."""
+        self._run()
+        for member in self._in_state("ready"):
+            if member.state == "ready":  # it may have been replaced meanwhile
+                await self._drain(member)
+            self._reconcile()
+            while not self._is_complete():
+                await self._change()
+
+    async def stop(self) -> list[str]:
+        """End all replicas at once; their names."""
+        self._end_note, self._target = "the pool was stopped", 0
+        if self._loop is not None:
+            self._loop.cancel()
+        names = list(self._members)
+        await asyncio.gather(*(member.close() for member in self._in_state("ready")))
+        for member in list(self._members.values()):
+            self._end(member)
+        self._publish()
+        return names
+
+    # --- the set of replicas ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Begin to manage, on the first call after the actor's start."""
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._manage())
+
+    async def _manage(self) -> None:
+        while True:
+            self._scale()
+            self._reconcile()
+            if len(self._in_state("ready")) > 1:
+                self._publish()  # loads
+            await asyncio.sleep(POLL_S)
+
+    def _scale(self) -> None:
+        ready = self._in_state("ready")
+        if self._end_note or not ready:
+            return
+        depth = sum(member.depth for member in ready)
+        before = self._target
+        self._target, self._pressure = scale(
+            self._spec.scaling, self._pressure, before, depth, time.monotonic()
+        )
+        if self._target != before:
+            logger.info("base policy: %d replicas -> %d, depth %.1f", before, self._target, depth)
+
+    def _reconcile(self) -> None:
+        """Start what is missing; end or drain what is too many."""
+        starting, ready = self._in_state("starting"), self._in_state("ready")
+        missing = self._target - len(starting) - len(ready)
+        if missing > 0 and time.monotonic() >= self._next_start:
+            for _ in range(missing):
+                self._start()
+        for member in starting[: max(0, -missing)]:
+            self._end(member)
+        ready.sort(key=lambda member: member.depth)
+        for member in ready[: max(0, -missing - len(starting))]:
+            member.state = "draining"
+            self._background(self._drain(member))
+
+    def _start(self) -> None:
+        name = f"{self._spec.name}_{self._epoch}_{next(self._serials)}"
+        self._members[name] = Member(self._spec, name)
+        self._background(self._watch(self._members[name]))
+
+    async def _watch(self, member: Member) -> None:
+        """Wait until the replica is ready, then look at it as long as it does well."""
+        try:
+            description = await member.load()
+        except NotStarted as error:
+            self._not_started(member, str(error))
+            return
+        if member.state != "starting":
+            return
+        self._description = self._description or description
+        self._start_failures, self._start_error = 0, ""
+        member.state = "ready"
+        self._publish()
+        while member.state == "ready":
+            await asyncio.sleep(POLL_S)
+            if trouble := await member.trouble(self._table):
+                self._replace(member, trouble)
+
+    def _replace(self, member: Member, trouble: str) -> None:
+        if member.state != "ready":
+            return
+        logger.warning("base-policy replica %s %s: replacing it", member.name, trouble)
+        self._restarts += 1
+        self._restart_counter.inc_by(1)
+        self._end(member)
+        self._reconcile()
+        self._publish()
+
+    def _not_started(self, member: Member, error: str) -> None:
+        if member.state != "starting":
+            return
+        logger.warning("base-policy replica %s did not start: %s", member.name, error)
+        self._start_error = error
+        self._start_failures += 1
+        pause = min(2.0 ** (self._start_failures - 1), LONGEST_PAUSE_S)
+        self._next_start = time.monotonic() + pause
+        self._end(member)
+        self._publish()
+
+    async def _drain(self, member: Member) -> None:
+        member.state = "draining"
+        self._publish()
+        await member.drain(self._table)
+        self._end(member)
+        self._publish()
+
+    def _end(self, member: Member) -> None:
+        """Kill the replica; its counts are kept."""
+        if member.state == "gone":
+            return
+        self._members.pop(member.name, None)
+        if "requests" in member.report:
+            self._past = [added_up([*self._past, member.report])]
+        member.end()
+
+    # --- small things ----------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Make a new table and wake those who wait for a change."""
+        ready = self._in_state("ready")
+        self._table = ReplicaTable(
+            (self._epoch, next(self._versions)),
+            {member.name: member.depth for member in ready},
+            {member.name: member.endpoint for member in ready if member.endpoint},
+            self._end_note or (self._start_error and f"none starts: {self._start_error}"),
+            accepting=not self._end_note,
+        )
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+
+    def _in_state(self, state: str) -> list[Member]:
+        return [member for member in self._members.values() if member.state == state]
+
+    def _is_complete(self) -> bool:
+        return len(self._in_state("ready")) >= self._target and not self._in_state("starting")
+
+    def _background(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)  # asyncio itself keeps only weak references
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,239 @@
+"""Base-policy data before the first update: offline successes and the warm-up, cached on disk."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import TYPE_CHECKING, Any
+
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from pld_ray.files.state_tree import load_tree, save_tree
+from pld_ray.policies import base_policy_fingerprint
+from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
+from pld_ray.rollout.messages import fetch_columns
+from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
+
+if TYPE_CHECKING:
+    from pld_ray.rllib.algorithm import ResidualSAC
+    from pld_ray.rllib.config import ResidualSACConfig
+
+STATE_FILE = "collection"
+"""Of a checkpoint that was made while collecting, without suffix."""
+NOT_DATA = (
+    "base_policy",  # told by its fingerprint and loader instead
+    "prefetch",  # likewise, by `base_policy_prefetch`
+    "assets",  # where the meshes lie, not what they are
+    "vectorization",
+    "step_timeout_s",
+    "reset_timeout_s",
+)
+"""Entries of `env_config` that shape no column."""
+SHAPING_PARAMS = (
+    "offline_episodes",
+    "warmup_steps",
+    "warmup_actions",
+    "compose_base",
+    "gripper",
+    "gripper_dims",
+    "grasp_penalty",
+)
+"""Fields of `ResidualSACParams` that decide which columns are collected and what is in them."""
+SHAPING_SETTINGS = (
+    "base_policy_type",
+    "base_policy_loader",
+    "base_policy_prefetch",
+    "num_env_runners",  # each draws its own episodes
+    "num_envs_per_env_runner",
+    "sample_steps",  # where the rounds end
+    "collection_seed",
+)
+
+
+def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
+    """All that shapes the collected columns, as plain JSON: equal identities, equal data."""
+    environment = {k: v for k, v in config.env_config.items() if k not in NOT_DATA}
+    identity = {
+        "format_version": FORMAT_VERSION,
+        "environment": environment,
+        "base_policy": base_policy_fingerprint(config.base_policy_type, config.base_policy_path),
+        **{name: getattr(config, name) for name in (*SHAPING_SETTINGS, *SHAPING_PARAMS)},
+    }
+    return json.loads(json.dumps(identity, sort_keys=True))
+
+
+class BaseCollection:
+    """Plays the base policy alone until both rings have what they need, or reads a cache.
+
+    The first `offline_episodes` successes go to the offline ring. The warm-up (formula 5) is a
+    plain base rollout: the first episodes, successes and failures in the order in which they
+    began, until they hold `warmup_steps` steps. A success may be in both; a failure after the
+    warm-up is not kept. A random warm-up is collected after the successes instead.
+
+    The data is drawn from `collection_seed`, so that every seed of a run can share it. A cache
+    counts its environment steps round by round, as they were collected: a run that reads one has
+    the same steps in the same iterations as the run that wrote it.
+    """
+
+    def __init__(self, config: ResidualSACConfig) -> None:
+        self.params = config.residual_sac_params()
+        self.collection_seed = config.collection_seed
+        self.cache_folder = config.offline_cache
+        self.env_steps = 0
+        self.stored_steps = 0  # of the warm-up, in the online ring
+        self.offline: list[Columns] = []
+        self.warmup: list[Columns] = []
+        self.rounds: list[int] = []
+        """Environment steps of each round, those of a cache that are still to be counted too."""
+        self._ended: list[tuple[tuple[int, int, int], Columns]] = []
+        """Episodes that ended while earlier ones are still open, with what orders them."""
+        self._counted = 0
+        self._started = False
+        self._random_actions = False
+
+    def step(self, algorithm: ResidualSAC) -> None:
+        """One round of collection; the last one feeds the learner and opens the online phase."""
+        if not self._started:
+            self._start(algorithm)
+        if self._counted < len(self.rounds):  # of a cache
+            steps = self.rounds[self._counted]
+            algorithm.metrics.aggregate([sampled_steps(steps)], key=ENV_RUNNER_RESULTS)
+            self._count(algorithm, steps)
+        elif self._incomplete():
+            self._begin_random_warmup(algorithm)
+            request = algorithm.rounds.request(True, self._random_actions)
+            batches = algorithm.rounds.receive(request)
+            self.rounds.append(sum(b["num_env_steps"] for b in batches))
+            self._count(algorithm, self.rounds[-1])
+            self._sort(batches)
+            if not self._incomplete() and (cache := self._cache(algorithm)) is not None:
+                cache.save(self.offline, self.warmup, self.rounds)
+        if self._counted == len(self.rounds) and not self._incomplete():
+            self._finish(algorithm)
+
+    def _start(self, algorithm: ResidualSAC) -> None:
+        """Read the cache if there is one, unless a checkpoint has brought a part already."""
+        self._started = True
+        cache = self._cache(algorithm)
+        if cache is not None and not self.rounds:
+            if cache.exists():
+                self.offline, self.warmup, self.rounds = cache.load()
+                return
+            cache.check_writable()
+        algorithm.restart_runners(self.seed)
+
+    @property
+    def seed(self) -> int:
+        """Of the next episodes: a resumed collection does not repeat those that it has."""
+        return self.collection_seed * 1_000_003 + len(self.rounds)
+
+    def _count(self, algorithm: ResidualSAC, steps: int) -> None:
+        self._counted += 1
+        self.env_steps += steps
+        algorithm.env_steps = self.env_steps
+
+    def _begin_random_warmup(self, algorithm: ResidualSAC) -> None:
+        """With random warm-up, once the base policy's successes are complete: fresh episodes."""
+        if self._random_actions or self.params.warmup_actions == "base":
+            return
+        self._random_actions = len(self.offline) >= self.params.offline_episodes
+        if self._random_actions and self.offline:
+            algorithm.restart_runners(self.seed)
+
+    def _incomplete(self) -> bool:
+        return len(self.offline) < self.params.offline_episodes or self._warmup_incomplete()
+
+    def _warmup_incomplete(self) -> bool:
+        return num_steps(self.warmup) < self.params.warmup_steps
+
+    def _sort(self, batches: list[dict[str, Any]]) -> None:
+        for runner, batch in enumerate(batches):
+            columns = fetch_columns(batch["columns"])
+            if columns is None:  # they died with their node; others will be collected
+                continue
+            episodes = split_episodes(columns, batch["episode_lengths"])
+            for episode, result in zip(episodes, batch["episodes"], strict=True):
+                if result["success"] and len(self.offline) < self.params.offline_episodes:
+                    self.offline.append(episode)
+                if self._random_actions or self.params.warmup_actions == "base":
+                    order = (result["start"], runner, result["env_index"])
+                    self._ended.append((order, episode))
+        self._extend_warmup(min((b["oldest_start"] for b in batches), default=0))
+
+    def _extend_warmup(self, oldest_start: float) -> None:
+        """Take ended episodes that began before any open one.
+
+        In the order of their ends, quick successes would come first: with many environments the
+        warm-up would hold nothing else.
+        """
+        self._ended.sort(key=lambda item: item[0])
+        while self._warmup_incomplete() and self._ended and self._ended[0][0][0] < oldest_start:
+            self.warmup.append(self._ended.pop(0)[1])
+        if not self._warmup_incomplete():
+            self._ended = []
+
+    def _finish(self, algorithm: ResidualSAC) -> None:
+        """Feed both rings, take the observation statistics, hand over to the residual."""
+        self.stored_steps = num_steps(self.warmup)
+        batches = []
+        shards = max(1, algorithm.config.num_learners)
+        for buffer, episodes in (("offline", self.offline), ("online", self.warmup)):
+            for shard in range(shards):
+                columns, lengths = concatenate_episodes(episodes[shard::shards])
+                share = {"columns": columns, "episode_lengths": lengths}
+                batches.append({**share, "buffer": buffer, "shard": shard})
+        algorithm._learn(
+            batches=batches,
+            fit_normalizer=True,
+            pretrained_critic=algorithm.config.pretrained_critic,
+            residual_scale=algorithm.schedule.value(0),
+        )
+        self.offline, self.warmup = [], []
+        algorithm.begin_learning()
+
+    def _cache(self, algorithm: ResidualSAC) -> OfflineCache | None:
+        if self.cache_folder is None:
+            return None
+        return OfflineCache(self.cache_folder, collection_identity(algorithm.config))
+
+    # --- checkpoint ------------------------------------------------------------------------------
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Write what has been collected so far into a checkpoint."""
+        ended = [episode for _, episode in self._ended]
+        tree: dict[str, Any] = {"rounds": self.rounds, "counted": self._counted}
+        for name, episodes in (("offline", self.offline), ("warmup", self.warmup + ended)):
+            columns, lengths = concatenate_episodes(episodes)
+            tree[name] = {"columns": columns, "episode_lengths": lengths}
+        save_tree(folder / STATE_FILE, tree)
+
+    def load(self, folder: pathlib.Path) -> None:
+        """Go on from what `save` wrote, or from the beginning if it was not called.
+
+        Raises:
+            StateFileError: a file is damaged.
+        """
+        tree: dict[str, Any] = {"rounds": [], "counted": 0}
+        if (folder / STATE_FILE).with_suffix(".json").is_file():
+            tree = load_tree(folder / STATE_FILE)
+        none: dict[str, Any] = {"columns": {}, "episode_lengths": []}
+        self.offline, self.warmup = (
+            split_episodes(**tree.get(name, none)) for name in ("offline", "warmup")
+        )
+        self.rounds, self._counted = tree["rounds"], tree["counted"]
+        self.env_steps = sum(self.rounds[: self._counted])
+        self._ended, self._started, self._random_actions = [], False, False
+
+
+def sampled_steps(steps: int) -> dict[str, Any]:
+    """What a runner that has taken so many steps tells: RLlib's iterations are as long as that."""
+    metrics = MetricsLogger()
+    key = NUM_ENV_STEPS_SAMPLED_LIFETIME
+    metrics.log_value(key, steps, reduce="lifetime_sum", with_throughput=True)
+    return metrics.reduce()
+
+
+def num_steps(episodes: list[Columns]) -> int:
+    """Transitions of episodes that hold a final frame each."""
+    return sum(len(episode["reward"]) - 1 for episode in episodes)

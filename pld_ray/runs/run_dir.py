@@ -1,0 +1,269 @@
+"""The folder of one run: what lies where, and checkpoints that are whole or absent."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pathlib
+import shutil
+import socket
+from typing import TYPE_CHECKING, Any
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.file import dump_config, read_config, read_mapping
+from pld_ray.errors import UserError
+from pld_ray.files.atomic import write_atomically, write_json_atomically
+from pld_ray.files.manifest import MANIFEST_FILE, add_to_manifest, damaged
+from pld_ray.runs.run_lock import STALE_S, Owner, RunLock
+from pld_ray.runs.run_state import PROGRESS_FILE, read_json
+
+if TYPE_CHECKING:
+    from pld_ray.rllib.algorithm import ResidualSAC
+
+WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "ray_address"}
+"""In every `config.yaml`; the last key too, so that one that was cut off is not filled up."""
+TRAINER_FILE = "trainer.json"
+PARTIAL, RETIRED, ASIDE = ".partial-", ".retired-", ".aside-"
+"""Prefixes of checkpoints: being written, being replaced, left by a run that went on elsewhere."""
+
+
+class RunError(UserError, RuntimeError):
+    """The run cannot go on; the message says why and how to continue."""
+
+
+class RunDir:
+    """`config.yaml`, `train.log`, `metrics.jsonl`, `checkpoints/`, and the results of a run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = pathlib.Path(path).resolve()
+        self.checkpoints = self.path / "checkpoints"
+        self.lock = RunLock(self.path)
+
+    def check_new(self) -> None:
+        """See that a new run can be begun here; nothing is made.
+
+        Raises:
+            ConfigError: the folder holds a run, or cannot be made.
+        """
+        try:
+            if (self.path / "config.yaml").exists():
+                raise ConfigError(
+                    f"output_dir={self.path} already holds a run: continue it with "
+                    f"--resume={self.path}, or choose another --output_dir"
+                )
+            there = next(path for path in (self.path, *self.path.parents) if path.exists())
+            reason = "" if there.is_dir() else f"{there} is no folder"
+            if not reason and not os.access(there, os.W_OK):
+                reason = f"no permission to write to {there}"
+        except OSError as error:  # a name that is too long
+            reason = error.strerror or str(error)
+        if reason:
+            raise ConfigError(f"output_dir={self.path}: {reason}; choose another --output_dir")
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether something was measured here, so that there is something to go on with."""
+        return (self.path / "metrics.jsonl").exists() or bool(self.find_checkpoints())
+
+    def create(self, config: TrainConfig) -> None:
+        """Write the configuration: from here on the folder holds a run."""
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path / "config.yaml", dump_config(config))
+
+    def load_config(self) -> TrainConfig:
+        """The configuration that the run was started with, every value as it was.
+
+        Raises:
+            ConfigError: the folder holds no run, or its configuration is not ours.
+        """
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
+        config: TrainConfig = read_config(TrainConfig, path)
+        if lacking := WRITTEN - read_mapping(path).keys():
+            raise ConfigError(
+                f"{path} is damaged, it lacks {', '.join(sorted(lacking))}: put it back (MLflow "
+                "keeps a copy among the run's artifacts), or start anew in another folder"
+            )
+        return config
+
+    def claim(self, wait_s: float = 0.0) -> None:
+        """Write `run.lock`: this process works in the folder until `release`.
+
+        What a process that was killed while it saved has left behind is removed.
+
+        Args:
+            wait_s: seconds to wait for another process that may be about to end.
+
+        Raises:
+            ConfigError: another process works there, of this host or of one that shares the folder.
+        """
+        owner = self.lock.claim(wait_s)
+        if owner is not None:
+            left = (
+                ""
+                if owner == Owner(owner.pid, socket.gethostname())
+                else f" (a host that died frees its folders after {STALE_S:.0f} s)"
+            )
+            raise ConfigError(
+                f"{self.path} is in use by {owner}: wait for it or stop it{left}, or choose "
+                "another --output_dir"
+            )
+        self.sweep_leftovers()
+
+    def release(self) -> None:
+        """The folder is free for another process."""
+        self.lock.release()
+
+    # --- checkpoints -----------------------------------------------------------------------------
+
+    def save_checkpoint(
+        self, algorithm: ResidualSAC, name: str, trainer_state: dict[str, Any]
+    ) -> pathlib.Path:
+        """Write `checkpoints/<name>` aside and move it into place.
+
+        Raises:
+            RunError: the disk is full or cannot be written; nothing half-written is left.
+        """
+        target = self.checkpoints / name
+        partial = self.checkpoints / f"{PARTIAL}{name}"
+        retired = self.checkpoints / f"{RETIRED}{name}"
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            algorithm.save_checkpoint(str(partial))
+            write_json_atomically(partial / TRAINER_FILE, trainer_state)
+            add_to_manifest(partial, TRAINER_FILE)
+            if target.exists():
+                os.replace(target, retired)
+            os.replace(partial, target)
+        except OSError as error:
+            last = self.latest_checkpoint()
+            keep = f"; the last good checkpoint is {last}" if last else ""
+            raise RunError(
+                f"cannot write checkpoint {target}: {os_reason(error)}{keep}. Free space or "
+                f"mend the folder, then continue with --resume={self.path}"
+            ) from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+            if retired.exists() and not target.exists():
+                os.replace(retired, target)
+            shutil.rmtree(retired, ignore_errors=True)
+        return target
+
+    def sweep_leftovers(self) -> None:
+        """Remove what a process that was killed while it saved has left behind."""
+        for retired in self.checkpoints.glob(f"{RETIRED}*"):
+            target = self.checkpoints / retired.name.removeprefix(RETIRED)
+            if not target.exists():
+                os.replace(retired, target)
+        for pattern in (f"{RETIRED}*", f"{PARTIAL}*"):
+            for path in self.checkpoints.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
+
+    def rename_checkpoint(self, name: str, new_name: str) -> None:
+        """Put one checkpoint in the place of another; the old one stays until the new is there."""
+        target, retired = self.checkpoints / new_name, self.checkpoints / f"{RETIRED}{new_name}"
+        if target.exists():
+            os.replace(target, retired)
+        os.replace(self.checkpoints / name, target)
+        shutil.rmtree(retired, ignore_errors=True)
+
+    def prune(self, keep: int) -> None:
+        """Delete all but the newest `keep` periodic checkpoints."""
+        periodic = sorted(self.checkpoints.glob("step_*"))
+        for path in periodic[:-keep]:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def find_checkpoints(self) -> list[pathlib.Path]:
+        """Checkpoints by environment steps, most first; before them those that do not tell."""
+        found = [p.parent for p in self.checkpoints.glob(f"*/{MANIFEST_FILE}")]
+        found += [p.parent for p in self.checkpoints.glob(f"*/{PROGRESS_FILE}")]
+        visible = {path for path in found if not path.name.startswith(".")}
+        return sorted(visible, key=checkpoint_steps, reverse=True)
+
+    def latest_checkpoint(self) -> pathlib.Path | None:
+        """The checkpoint with the most environment steps; see `find_checkpoints`."""
+        return next(iter(self.find_checkpoints()), None)
+
+    def checkpoint_named(self, name: str) -> pathlib.Path:
+        """A checkpoint of the run.
+
+        Raises:
+            ConfigError: there is none of that name.
+        """
+        found = {path.name: path for path in self.find_checkpoints()}
+        if name not in found:
+            there = ", ".join(found) or "none"
+            raise ConfigError(f"--checkpoint={name}: {self.checkpoints} holds {there}")
+        return found[name]
+
+    def go_on_from(self, checkpoint: pathlib.Path) -> None:
+        """Hide newer checkpoints than the one the run goes on from, as `.aside-<name>`.
+
+        They would be taken for the newest again, and push the run's own out of `keep`.
+        """
+        steps = checkpoint_steps(checkpoint)[0]
+        for path in self.find_checkpoints():
+            if checkpoint_steps(path)[0] <= steps:
+                continue
+            aside = path.with_name(f"{ASIDE}{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(path, aside)
+
+
+def checkpoint_steps(path: pathlib.Path) -> tuple[float, float]:
+    """Environment steps of a checkpoint, infinite where it does not tell, and its time."""
+    steps = read_json(path / PROGRESS_FILE).get("env_steps")
+    return steps if isinstance(steps, int) else math.inf, path.stat().st_mtime
+
+
+def older_checkpoint(path: pathlib.Path) -> pathlib.Path | None:
+    """The next older checkpoint of the same run."""
+    found = RunDir(path.parent.parent).find_checkpoints()
+    after = found.index(path) + 1 if path in found else 0
+    return next(iter(found[after:]), None)
+
+
+def trainer_state(path: pathlib.Path) -> dict[str, Any]:
+    """What the training loop itself wrote into a checkpoint; `{}` where it wrote nothing.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    file = path / TRAINER_FILE
+    if not file.is_file():
+        return {}
+    try:
+        state = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(file, f"it is no JSON ({error})") from None
+    if not isinstance(state, dict):
+        raise damaged(file, "it is no JSON object")
+    return state
+
+
+def run_of_checkpoint(checkpoint: str | os.PathLike[str]) -> RunDir:
+    """The run that a checkpoint folder lies in.
+
+    Raises:
+        ConfigError: it is no checkpoint of ours, or lies outside its run's folder.
+    """
+    path = pathlib.Path(checkpoint).resolve()
+    if not (path / PROGRESS_FILE).is_file():
+        raise ConfigError(
+            f"{checkpoint} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give a folder "
+            "that `pld-ray train` wrote under checkpoints/"
+        )
+    run = RunDir(path.parent.parent)
+    if not (run.path / "config.yaml").is_file():
+        raise ConfigError(f"{checkpoint}: {run.path / 'config.yaml'} is missing beside it")
+    return run
+
+
+def os_reason(error: OSError) -> str:
+    """What the system said, also where another process was told."""
+    cause = getattr(error, "cause", None)
+    told = cause if isinstance(cause, OSError) else error
+    return told.strerror or str(told).strip().splitlines()[-1]

@@ -1,0 +1,119 @@
+"""`run.lock`: the process that works in a run's folder, of this host or of one that shares it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+
+from pld_ray.files.atomic import write_atomically
+
+LOCK_FILE = "run.lock"
+BEAT_S = 10.0
+"""The owner touches its lock so often."""
+STALE_S = 60.0
+"""A lock of another host that was not touched for so long was left behind: a host cannot ask after
+another one's processes."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process that holds a lock."""
+
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" + (
+            "" if self.host == socket.gethostname() else f" of {self.host}"
+        )
+
+
+class RunLock:
+    """The lock of one folder; held from `claim` to `release`, or to the end of the process."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.path = folder / LOCK_FILE
+        self._released = threading.Event()
+
+    def claim(self, wait_s: float = 0.0) -> Owner | None:
+        """Take the lock; who has it, if that is another process still after `wait_s` seconds."""
+        deadline = time.monotonic() + wait_s
+        while (owner := lock_owner(self.path)) is not None and owner != this_process():
+            if time.monotonic() >= deadline:
+                return owner
+            time.sleep(0.1)
+        me = this_process()
+        content = {"pid": me.pid, "host": me.host, "started": process_start(me.pid)}
+        write_atomically(self.path, json.dumps(content) + "\n")
+        self._released.set()  # a former beat of this object
+        self._released = threading.Event()
+        threading.Thread(target=self._beat, args=[self._released], daemon=True).start()
+        return None
+
+    def release(self) -> None:
+        """The folder is free for another process."""
+        self._released.set()
+        self.path.unlink(missing_ok=True)
+
+    def _beat(self, released: threading.Event) -> None:
+        while not released.wait(BEAT_S):
+            try:
+                os.utime(self.path)
+            except OSError:
+                return  # the folder is gone, and nobody can claim it
+
+
+def lock_owner(path: pathlib.Path) -> Owner | None:
+    """The process that holds a lock; None where nobody does."""
+    try:
+        content = json.loads(path.read_text())
+        owner = Owner(int(content["pid"]), str(content["host"]))
+        started = content.get("started")
+        if owner.host != socket.gethostname():
+            return owner if age_s(path) < STALE_S else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return owner if is_alive(owner.pid, started) else None
+
+
+def this_process() -> Owner:
+    """What this process writes into a lock."""
+    return Owner(os.getpid(), socket.gethostname())
+
+
+def is_alive(pid: int, started: str | None = None) -> bool:
+    """Whether a process of this host exists, and is the one that began at `started`."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass  # another user's
+    return started is None or process_start(pid) in (None, started)
+
+
+def process_start(pid: int) -> str | None:
+    """When a process began, so that a number given out again is told apart; None if unknown."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return f"{boot} {fields[19]}"  # the 22nd of proc(5), in clock ticks since the boot
+
+
+def age_s(path: pathlib.Path) -> float:
+    """Seconds since a file was touched, by the clock of its file system."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".clock-") as now:
+            return os.fstat(now.fileno()).st_mtime - path.stat().st_mtime
+    except OSError:
+        return time.time() - path.stat().st_mtime

@@ -1,0 +1,98 @@
+from importlib.metadata import version
+
+import pytest
+
+from pld_ray.cli import main
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.explain import choices, config_fields, explain, presets_with
+from pld_ray.config.file import field_names, load_config
+
+KEYS = [name for name in field_names(TrainConfig) if not name.endswith("*")]
+
+
+def test_a_key_has_words_type_default_and_presets():
+    assert explain("algorithm.utd").splitlines() == [
+        "algorithm.utd",
+        "  Gradient steps (critic updates) per stored environment step.",
+        "",
+        "  type     float",
+        "  default  1.0",
+        "  range    [0, 1000]",
+        "  presets",
+        "    calql    1",
+        "    hilserl  1",
+        "    rlpd     20",
+        "    spec     1",
+    ]
+    assert explain("--algorithm.utd") == explain("algorithm.utd")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_key_and_group_can_be_explained(key):
+    text = explain(key)
+    assert text.startswith(key)
+    words = text.partition("\n  presets")[0]
+    assert max(len(line) for line in words.splitlines()) <= 100
+    field = config_fields()[key]
+    assert field.words
+
+
+def test_a_group_lists_its_keys():
+    text = explain("checkpoint")
+    assert "What is kept of a run." in text
+    assert "checkpoint.keep            Periodic checkpoints kept" in text
+
+
+def test_a_key_below_a_mapping_is_explained_by_the_mapping():
+    assert explain("env.kwargs.size") == explain("env.kwargs")
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("algorithm.udt", "algorithm.utd"), ("utd", "algorithm.utd"), ("polcy", "policy")],
+)
+def test_a_wrong_key_is_answered_with_the_closest_one(key, hint):
+    with pytest.raises(ConfigError, match=f"key {key} does not exist; did you mean {hint}\\?"):
+        explain(key)
+
+
+FIELDS = [field for field in config_fields().values() if len(choices(field)) > 1]
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.key)
+def test_every_listed_value_is_accepted_and_another_is_not(field):
+    needs = {
+        "algorithm.task_embedding": ["--algorithm.text_encoder_path=x"],
+        "algorithm.gripper": ["--algorithm.residual_dims=[]"],
+        "policy.rtc": ["--policy.prefetch=true"],
+    }
+    for value in choices(field):
+        args = [f"--{field.key}={value}", *needs.get(field.key, [])]
+        assert load_config(TrainConfig, args) is not None
+
+
+def test_a_file_about_presets_is_not_one_of_them():
+    assert "ablation" not in presets_with("algorithm.calql_steps")
+    assert presets_with("algorithm.calql_steps") == {"calql": 5000, "pld": 5000, "spec": 5000}
+
+
+def test_help_names_every_group_and_how_to_ask_for_more(capsys):
+    assert main(["train", "--help"]) == 0
+    text = capsys.readouterr().out
+    for group in ("env", "policy", "algorithm", "runners", "evaluation", "placement", "tracking"):
+        assert f"  {group}.* " in text
+    assert "--explain GROUP" in text
+    assert "The frozen base policy." in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_version_is_the_packages(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pld-ray {version('pld-ray')}\n"
+
+
+def test_an_option_with_few_values_or_a_range_says_so():
+    assert "  values   inline, pool" in explain("policy.placement")
+    assert "  range    (0, 1]" in explain("algorithm.tau")
+    assert "  range    [0, 60000] ms" in explain("policy.max_wait_ms")
+    assert "torchvision:NAME" in explain("algorithm.vision_encoder_name")

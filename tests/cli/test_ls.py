@@ -1,0 +1,239 @@
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pld_ray.cli import main
+from pld_ray.runs.listing import list_folder
+
+
+@pytest.fixture
+def outputs(tmp_path, make_run):
+    """Runs in every state, and a sweep."""
+    root = tmp_path / "outputs"
+    curve = [(12_000, 0.6), (24_000, 0.9), (36_000, 0.84)]
+    make_run(root / "finished", evaluations=curve, held=0.88)
+    make_run(root / "interrupted", seed=1, evaluations=curve[:2], interrupted=True)
+    make_run(root / "failed", seed=2, evaluations=curve[:1], failed="ValueError: no such thing")
+    make_run(root / "deep" / "never", seed=3)
+    for number, end in enumerate((3, 1)):
+        folder = root / "sweep" / "trials" / f"t000{number}"
+        held = 0.95 if end == 3 else None
+        make_run(
+            folder,
+            seed=number,
+            evaluations=curve[:end],
+            held=held,
+            point=f"algorithm.gamma=0.9{number}, algorithm.a, algorithm.b=[1, 2]",
+        )
+    state = {"format_version": 1, "name": "s", "state": "finished", "num_trials": 3}
+    (root / "sweep" / "sweep.json").write_text(json.dumps(state))
+    return root
+
+
+def states(folder, **kwargs):
+    return {row.name: row.state for row in list_folder(folder, **kwargs)}
+
+
+def test_every_run_is_listed_with_its_state(outputs):
+    assert states(outputs) == {
+        "finished": "finished",
+        "interrupted": "interrupted",
+        "failed": "failed",
+        "deep/never": "never started",
+        "sweep": "finished",
+    }
+
+
+def test_figures_come_from_the_held_states_else_from_the_newest_evaluation(outputs):
+    rows = {row.name: row for row in list_folder(outputs)}
+    finished, interrupted = rows["finished"], rows["interrupted"]
+    assert (finished.base_success, finished.success, finished.held) == (0.56, 0.88, True)
+    assert finished.best_validation_success == 0.9
+    assert (finished.env_steps, finished.total_steps) == (36_000, 36_000)
+    assert (interrupted.success, interrupted.held, interrupted.seed) == (0.9, False, 1)
+    assert rows["failed"].reason == "ValueError: no such thing"
+
+
+def test_a_sweep_counts_its_trials_and_names_the_best(outputs):
+    (sweep,) = [row for row in list_folder(outputs) if row.kind == "sweep"]
+    assert sweep.trials == {"finished": 1, "stopped early": 1, "never started": 1}
+    assert (sweep.best_trial, sweep.success) == ("t0000", 0.95)
+    assert sweep.best_validation_success == 0.9
+    inside = states(outputs / "sweep")
+    assert inside == {
+        "sweep": "finished",
+        "sweep/t0000": "finished",
+        "sweep/t0001": "stopped early",
+    }
+    assert "sweep/t0001" in states(outputs, trials=True)
+
+
+def test_the_best_trial_is_chosen_in_validation_and_not_on_the_held_states(tmp_path, make_run):
+    trials = tmp_path / "sweep" / "trials"
+    make_run(trials / "t0000", evaluations=[(1000, 0.7)], held=0.9)
+    make_run(trials / "t0001", evaluations=[(1000, 0.8)], held=0.6)
+    (tmp_path / "sweep" / "sweep.json").write_text('{"state": "finished", "num_trials": 2}')
+    (sweep,) = list_folder(tmp_path)
+    assert (sweep.best_trial, sweep.success) == ("t0001", 0.6)
+
+
+def test_a_run_whose_lock_is_held_is_running(outputs):
+    lock = outputs / "interrupted" / "mlflow_spool" / "lock"
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import fcntl; f = open({str(lock)!r}, 'r+'); fcntl.lockf(f, fcntl.LOCK_EX)\n"
+            "print('held', flush=True); input()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        assert states(outputs)["interrupted"] == "running"
+    finally:
+        holder.communicate(b"\n")
+    assert states(outputs)["interrupted"] == "interrupted"
+
+
+def test_a_pid_in_run_lock_counts_while_its_process_lives(outputs):
+    lock = outputs / "interrupted" / "run.lock"
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lock.write_text(json.dumps({"pid": process.pid, "host": os.uname().nodename}))
+    assert states(outputs)["interrupted"] == "running"
+    process.communicate(b"\n")
+    assert states(outputs)["interrupted"] == "interrupted"
+
+
+@pytest.mark.parametrize("lock", [None, "pid 1 on another-host"])
+def test_where_no_lock_can_be_seen_fresh_metrics_mean_running(outputs, lock):
+    run = outputs / "interrupted"
+    if lock is None:
+        (run / "mlflow_spool" / "lock").unlink()
+    else:
+        (run / "mlflow_spool" / "lock").write_text(lock)
+    assert states(outputs)["interrupted"] == "running"
+    long_ago = time.time() - 3600
+    os.utime(run / "metrics.jsonl", (long_ago, long_ago))
+    assert states(outputs)["interrupted"] == "interrupted"
+
+
+def test_listing_a_run_does_not_take_its_lock(outputs):
+    lock = outputs / "interrupted" / "mlflow_spool" / "lock"
+    states(outputs)
+    with lock.open("r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_run_that_failed_and_was_resumed_has_not_failed(outputs):
+    with (outputs / "failed" / "train.log").open("a") as log:
+        log.write("2026-01-01 11:00:00 INFO    pld_ray: env_steps=1000 updates=10\n")
+    assert states(outputs)["failed"] == "interrupted"
+
+
+def test_damaged_and_foreign_files_are_no_reason_to_stop(outputs):
+    (outputs / "finished" / "summary.json").write_text('{"residual_su')
+    with (outputs / "finished" / "metrics.jsonl").open("a") as file:
+        file.write('nonsense\n{"env_steps": 40000, "eval/resi')
+    (outputs / "site").mkdir()
+    (outputs / "site" / "config.yaml").write_text("title: a website\n")
+    (outputs / "broken").mkdir()
+    (outputs / "broken" / "config.yaml").write_text("env: [")
+    found = states(outputs)
+    assert found["finished"] == "interrupted"
+    assert not {"site", "broken"} & found.keys()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "first"), [("success", "sweep"), ("steps", "sweep"), ("name", "deep/never")]
+)
+def test_rows_are_sorted(outputs, capsys, key, first):
+    assert main(["ls", str(outputs), f"--sort={key}", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0]["name"] == first
+    assert all(row["age_s"] >= 0 for row in rows)
+
+
+def ls(*args, **environment):
+    """`pld-ray ls` in a process of its own, its output no terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "pld_ray.cli", "ls", *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def test_a_pipe_gets_plain_text_within_80_columns(outputs, make_run):
+    make_run(outputs / ("a_very_long_name_of_a_run_" * 3), seed=4)
+    out = ls(str(outputs)).stdout
+    assert "\x1b" not in out
+    *table, task = out.split("base, held:")[0].splitlines()
+    assert max(len(line) for line in table) <= 80
+    assert "finished 2/3" in out
+    assert task == "task: pick_up_the_can_and_place_it_in_the_bin"
+
+
+def test_trials_are_listed_with_point_seed_and_success_under_names_that_say_which(outputs):
+    header, *rows = ls(str(outputs), "--trials").stdout.splitlines()
+    assert header.split() == ["run", "state", "base", "held", "validation", "steps", "seed", "age"]
+    at = next(i for i, row in enumerate(rows) if row.startswith("sweep/t0000"))
+    assert rows[at] == "sweep/t0000 gamma=0.90, a, b=[1, 2]"  # too long for its column
+    assert rows[at + 1].split()[:6] == ["finished", "56%", "95%", "90%", "36k/36k", "0"]
+    assert rows[at + 2] == "sweep/t0001 gamma=0.91, a, b=[1, 2]"
+    assert rows[at + 3].split()[:7] == ["stopped", "early", "56%", "-", "60%", "12k/36k", "1"]
+    legend = " ".join(rows[at + 4 :])
+    assert "validation: the best while training, which chooses the checkpoint" in legend
+
+
+def test_runs_of_several_tasks_stand_under_their_task(outputs, make_run):
+    other = make_run(outputs / "lift", evaluations=[(1000, 0.5)])
+    config = (other / "config.yaml").read_text()
+    (other / "config.yaml").write_text(config.replace("pick_up_the_can", "lift_the_can"))
+    lines = ls(str(outputs)).stdout.splitlines()
+    heading = next(i for i, line in enumerate(lines) if line.startswith("lift the can"))
+    assert lines[heading + 1].startswith("  lift ")
+    assert max(map(len, lines)) <= 80
+
+
+def test_no_color_is_respected_where_colour_is_forced(outputs):
+    assert "\x1b[" in ls(str(outputs), FORCE_COLOR="1", TERM="xterm").stdout
+    assert "\x1b[" not in ls(str(outputs), FORCE_COLOR="1", TERM="xterm", NO_COLOR="1").stdout
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys; from pld_ray.cli import main; main(['ls', '.']);"
+        "heavy = {'torch', 'ray', 'mlflow', 'matplotlib', 'numpy', 'pandas'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["nowhere"], "nowhere: no such folder"),
+        ([".", "--sort=size"], "--sort=size: must be name, success, steps, time"),
+        ([".", "--jason"], "--jason: usage: pld-ray ls"),
+    ],
+)
+def test_a_mistake_is_one_sentence(args, words, capsys):
+    assert main(["ls", *args]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_empty_folder_says_how_to_start(tmp_path, capsys):
+    assert main(["ls", str(tmp_path)]) == 0
+    assert "pld-ray train --output_dir" in capsys.readouterr().out
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []

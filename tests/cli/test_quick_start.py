@@ -1,0 +1,43 @@
+"""What needs no simulator imports none, nor what comes with it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+SCRIPT = """
+import contextlib, io, json, sys
+from pld_ray.cli import main
+codes = {}
+for line in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        codes[line] = main(line.split())
+    heavy = {"torch", "ray", "lerobot", "mlflow", "mujoco"} & set(sys.modules)
+    assert not heavy, (line, heavy)
+print(json.dumps(codes))
+"""
+
+QUICK = {
+    "--version": 0,
+    "train --help": 0,
+    "train --print_config": 0,
+    "train --config_path=pld_ray/presets/rlpd.yaml --print_config": 0,
+    "train --explain algorithm.utd": 0,
+    "train --algorithm.udt=2": 2,
+    "train --runners.sampling=foo --dry_run": 2,
+    "train --env.task=open_the_door --dry_run": 2,
+    "train --policy.path=nowhere": 2,
+    "pretrain --algorithm.tau=3": 2,
+    "sweep experiments/sweeps/smoke.yaml --print_config": 0,
+    "sweep experiments/sweeps/smoke.yaml --metric=foo": 2,
+    "completion bash": 0,
+}
+
+
+def test_answers_that_need_no_simulator_import_none():
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(list(QUICK))], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) == QUICK

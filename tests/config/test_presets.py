@@ -1,0 +1,269 @@
+"""Every value of a preset against a table of its source, in the source's own numbers."""
+
+import math
+import pathlib
+
+import pytest
+import yaml
+from update_fixtures import make_update
+
+from pld_ray.algorithm.residual.calql import CalQLInitialization
+from pld_ray.config import TrainConfig
+from pld_ray.config.file import load_config
+
+PRESETS = pathlib.Path(__file__).parents[2] / "pld_ray" / "presets"
+ACTION_DIM = 7
+
+PLD = {
+    "the paper, Table 5": {
+        "batch_size": 256,
+        "gamma": 0.99,
+        "tau": 0.005,
+        "actor_lr": 3e-4,
+        "critic_lr": 3e-4,
+        "temperature_lr": 3e-4,
+        "weight_decay": 0.01,  # AdamW's
+        "grad_clip_norm": 1.0,
+        "residual_scale": 0.5,
+        "use_probing": True,
+        "otf_candidates": 1,
+        "num_critics": 2,
+        "critic_actor_update_ratio": 2,
+        "warmup_steps": 100 * 120,  # episodes, of so many steps
+        "temperature_init": 1.0,
+        "target_entropy": -ACTION_DIM,
+        "online_capacity": 250_000,
+    },
+    "the paper's equations": {
+        "residual_dims": [],
+        "num_subsample_critics": 2,
+        "actor_delay_updates": 0,
+        "backup_entropy": True,
+        "n_step": 1,
+        "exploration_noise": "white",
+        "actor_reduction": "min",
+        "critic_atoms": 1,
+    },
+    "seed 002, 12.3": {"residual_scale_schedule": "linear", "residual_scale_init": 0.0},
+    "ours": {"residual_scale_steps": 10_000, "calql_steps": 5_000, "calql_alpha": 1.0},
+}
+SPEC = {
+    "seed 002, 13": {
+        "gamma": 0.99,
+        "tau": 0.005,
+        "batch_size": 256,
+        "otf_candidates": 8,
+        "utd": 1,
+        "warmup_steps": 1000,
+        "use_probing": True,
+        "probe_steps": 50,
+        "residual_scale_schedule": "constant",
+        "residual_scale": 0.5,
+        "temperature_init": 0.1,
+        "target_entropy": -ACTION_DIM,
+        "critic_lr": 3e-4,
+        "actor_lr": 3e-4,
+        "temperature_lr": 3e-4,
+        "online_capacity": 1_000_000,
+    },
+    "seed 002, 14: its equations": {
+        "residual_dims": [],
+        "num_critics": 2,
+        "num_subsample_critics": 2,
+        "backup_entropy": True,
+        "n_step": 1,
+        "exploration_noise": "white",
+        "actor_reduction": "min",
+        "critic_atoms": 1,
+    },
+    "seed 002, 10.2: its loop": {"critic_actor_update_ratio": 1, "actor_delay_updates": 0},
+    "ours": {"calql_steps": 5_000, "calql_alpha": 1.0},
+}
+CQL_MIN_Q_WEIGHT, REWARD_SCALE, REWARD_BIAS, DISCOUNT = 5.0, 10.0, -5.0, 0.99
+CALQL = {
+    "the authors' run_antmaze.sh": {
+        "calql_alpha": CQL_MIN_Q_WEIGHT * math.exp(1.0),  # log_alpha_prime starts at 1
+        "calql_target_gap": 0.8,
+        "calql_lagrange": True,
+        "calql_calibrate": True,
+        "hidden_dims": [256, 256],
+        "critic_hidden_dims": [256, 256, 256, 256],
+        "reward_scale": REWARD_SCALE,
+        "reward_bias": REWARD_BIAS,
+        "value_range": [REWARD_BIAS / (1 - DISCOUNT), REWARD_SCALE + REWARD_BIAS],
+    },
+    "the authors' defaults": {
+        "gamma": DISCOUNT,
+        "backup_entropy": False,
+        "calql_td_xi": 0.0,
+        "target_entropy": -ACTION_DIM,
+        "actor_lr": 1e-4,
+        "temperature_lr": 1e-4,
+        "critic_lr": 3e-4,
+        "calql_lagrange_lr": 3e-4,
+        "tau": 5e-3,
+        "calql_num_actions": 10,
+        "calql_lse_beta": 1.0,
+        "otf_candidates": 10,
+        "temperature_init": 1.0,
+        "batch_size": 256,
+        "utd": 1,
+        "log_std_init": -1.0,
+        "log_std_min": -20.0,
+        "log_std_max": 2.0,
+    },
+    "the authors' code": {
+        "critic_atoms": 1,
+        "n_step": 1,
+        "critic_actor_update_ratio": 1,
+        "actor_delay_updates": 0,
+        "num_critics": 2,
+        "num_subsample_critics": 2,
+        "target_reduction": "min",
+        "actor_reduction": "min",
+        "critic_layer_norm": False,
+        "exploration_noise": "white",
+    },
+    "ours": {"calql_steps": 5_000},
+}
+HILSERL = {
+    "seed 004, 6.1": {
+        "gamma": 0.99,
+        "temperature_init": 1.0,
+        "num_critics": 2,
+        "num_subsample_critics": 2,
+        "tau": 0.005,
+        "utd": 1,
+        "target_entropy": None,
+        "backup_entropy": True,
+    },
+    "seed 004, 6.2": {
+        "latent_dim": 256,
+        "state_encoder_hidden_dim": 256,
+        "image_encoder_hidden_dim": 32,
+        "shared_encoder": True,
+        "freeze_vision_encoder": True,
+        "vision_encoder_name": "none",
+    },
+    "seed 004, 6.3": {
+        "actor_lr": 3e-4,
+        "critic_lr": 3e-4,
+        "temperature_lr": 3e-4,
+        "grad_clip_norm": 40.0,
+    },
+    "seed 004, 6.4": {
+        "use_tanh_squash": True,
+        "init_final": 0.05,
+        "log_std_min": math.log(math.sqrt(1e-5)),  # the bounds serve as variances
+        "log_std_max": math.log(math.sqrt(10.0)),
+    },
+    "seed 004, 6.5": {
+        "critic_actor_update_ratio": 1,
+        "warmup_steps": 100,
+        "online_capacity": 100_000,
+        "offline_capacity": 100_000,
+    },
+    "seed 004, 2 to 4": {
+        "compose_base": False,
+        "residual_scale": 1.0,
+        "residual_dims": [],
+        "target_reduction": "min",
+        "actor_reduction": "min",
+        "log_std_init": 0.0,
+        "actor_delay_updates": 0,
+        "warmup_actions": "random",
+        "n_step": 1,
+        "use_probing": False,
+        "exploration_noise": "white",
+        "critic_atoms": 1,
+    },
+    "HIL-SERL's wrapper": {"grasp_penalty": 0.02},
+}
+RLPD = {
+    "the paper's appendix and the authors' README, Adroit": {
+        "batch_size": 256,
+        "gamma": 0.99,
+        "tau": 0.005,
+        "actor_lr": 3e-4,
+        "critic_lr": 3e-4,
+        "temperature_lr": 3e-4,
+        "num_critics": 10,
+        "num_subsample_critics": 2,
+        "target_reduction": "min",
+        "actor_reduction": "mean",
+        "critic_layer_norm": True,
+        "utd": 20,
+        "critic_actor_update_ratio": 20,
+        "temperature_init": 1.0,
+        "target_entropy": None,
+        "backup_entropy": False,
+        "hidden_dims": [256, 256, 256],
+        "warmup_steps": 5000,
+    },
+    "the authors' code": {
+        "compose_base": False,
+        "residual_scale": 1.0,
+        "residual_dims": [],
+        "actor_delay_updates": 0,
+        "warmup_actions": "random",
+        "use_probing": False,
+        "otf_candidates": 1,
+        "n_step": 1,
+        "exploration_noise": "white",
+        "critic_atoms": 1,
+    },
+}
+TABLES = {"pld": PLD, "spec": SPEC, "calql": CALQL, "hilserl": HILSERL, "rlpd": RLPD}
+
+
+def preset(name):
+    return load_config(TrainConfig, [f"--config_path={PRESETS / name}.yaml"]).algorithm
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_preset_has_its_source_s_values_and_no_other(name):
+    """What a preset leaves out is inherited: every value that matters is in the table."""
+    stated = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+    assert set(stated) == {"algorithm"}
+    table = {}
+    for source, values in TABLES[name].items():
+        assert not set(values) & set(table), source
+        table |= values
+    assert set(stated["algorithm"]) == set(table)
+    params = preset(name)
+    for key, value in table.items():
+        ours = getattr(params, key)
+        exact = value is None or isinstance(value, bool | str)
+        assert ours == (value if exact else pytest.approx(value, rel=1e-6)), key
+
+
+@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_preset_builds_and_takes_a_step(path):
+    if path.stem == "ablation":  # the cells of a benchmark
+        return
+    params = preset(path.stem)
+    params.vision_encoder_name = "none"  # images are tested with images
+    update = make_update(params, action_dim=ACTION_DIM)
+    if params.calql_steps:
+        figures = CalQLInitialization(update, update.replay.offline).run(1)
+        assert math.isfinite(figures["calql_loss"])
+    update.updates = params.actor_delay_updates + params.critic_actor_update_ratio - 1
+    figures = update.run(1)
+    assert math.isfinite(figures["critic_loss"])
+    assert math.isfinite(figures["actor_loss"])
+
+
+def test_the_gap_of_calql_can_be_met():
+    """Least value of the regulariser: the random actions alone, at Q = 0 of data with Q = 1."""
+    least = math.log(10 * 2**ACTION_DIM) - 1
+    assert least == pytest.approx(6.15, abs=0.01)
+    params = preset("calql")
+    low, high = params.value_range
+    bounded = params.critic_atoms > 1
+    assert not bounded
+    assert math.log(10 * 2**ACTION_DIM) + low - high < params.calql_target_gap
+
+
+def test_hil_serl_counts_half_a_nat_a_dimension():
+    update = make_update(preset("hilserl"), action_dim=ACTION_DIM)
+    assert update.target_entropy.item() == -ACTION_DIM / 2

@@ -1,0 +1,112 @@
+"""What the configuration of a run becomes in MLflow."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.jobs.open_tracker import default_run_name, open_tracker, send_tracked
+from pld_ray.runs.run_dir import RunDir
+from pld_ray.tracking import tags
+from pld_ray.tracking.folder_lock import FolderLock
+from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri
+
+POINT = "algorithm.residual_scale=0.5, algorithm.utd=2"
+TRIAL = {"sweep": "grid", "trial": "t0003", "point": POINT}
+
+
+@pytest.fixture
+def uri(store):
+    return sqlite_uri(store)
+
+
+@pytest.fixture
+def config(uri) -> TrainConfig:
+    config = TrainConfig(seed=7)
+    config.policy.type = "none"
+    config.tracking.uri = uri
+    return config
+
+
+def data_of(uri: str, run_id: str):
+    return MlflowClient(uri, uri).get_run(run_id).data
+
+
+def test_a_trial_is_named_and_tagged_by_its_point(config, uri, tmp_path, monkeypatch):
+    monkeypatch.setenv(tags.COMMIT_VARIABLE, "c0ffee")
+    run = RunDir(tmp_path / "t0003")
+    tracker = open_tracker(
+        config,
+        run,
+        kind="trial",
+        parent_run_id="1" * 32,
+        extra_tags=TRIAL,
+        preset="tabletop",
+        varied={"runners.num_env_runners, algorithm.residual_scale": "[2, 0.5]"},
+    )
+    assert tracker is not None
+    tracker.finish()
+    data = data_of(uri, tracker.run_id)
+    assert data.tags["mlflow.runName"] == "t0003 num_env_runners,residual_scale=[2, 0.5] seed=7"
+    with contextlib.closing(sqlite3.connect(sqlite_path(uri))) as connection:
+        rows = "SELECT key FROM params WHERE run_uuid = ? ORDER BY rowid LIMIT 2"
+        first = [key for (key,) in connection.execute(rows, [tracker.run_id])]
+    assert first == ["runners.num_env_runners", "algorithm.residual_scale"]
+    assert data.tags["mlflow.source.git.commit"] == "c0ffee"
+    assert data.tags["mlflow.parentRunId"] == "1" * 32
+    expected = {"pld_ray.kind": "trial", "preset": "tabletop", "base_policy": "none", "seed": "7"}
+    assert {**expected, **TRIAL, "run_dir": str(run.path)}.items() <= data.tags.items()
+    assert data.params["runners.num_env_runners"] == "2"
+    assert "output_dir" not in data.params
+
+    elsewhere = RunDir(tmp_path / "another machine")
+    again = open_tracker(
+        config, elsewhere, kind="trial", parent_run_id="1" * 32, extra_tags=TRIAL, resume_step=40
+    )
+    assert again is not None
+    assert again.run_id == tracker.run_id
+    again.finish()
+    assert data_of(uri, again.run_id).tags["resumed_at_step"] == "40"
+
+
+def test_a_run_without_tracking_has_no_tracker(config, tmp_path):
+    config.tracking.enabled = False
+    assert open_tracker(config, RunDir(tmp_path)) is None
+
+
+def test_a_run_is_named_by_task_and_seed():
+    assert default_run_name(TrainConfig(seed=2), {}, {}) == f"{TrainConfig().env.task}-seed2"
+
+
+def test_user_mistakes_are_one_sentence(config, uri, tmp_path):
+    config.tracking.uri = "htp://localhost:5000"
+    with pytest.raises(ConfigError, match=r"htp://localhost:5000 cannot be used .*tracking\.uri"):
+        open_tracker(config, RunDir(tmp_path / "typo"))
+    with pytest.raises(ConfigError, match=r"mlflow_run\.json is missing: this run was not tracked"):
+        send_tracked(tmp_path)
+    config.tracking.uri = uri
+    run = RunDir(tmp_path / "run")
+    tracker = open_tracker(config, run)
+    assert tracker is not None
+    tracker.finish()
+    lock = FolderLock(run.path / "mlflow_spool")
+    try:
+        with pytest.raises(ConfigError, match="mlflow_spool is in use by this process"):
+            send_tracked(run.path)
+    finally:
+        lock.release()
+    (run.path / "mlflow_run.json").write_text("[]")
+    with pytest.raises(ConfigError, match=r"mlflow_run\.json must hold tracking_uri and run_id"):
+        open_tracker(config, run)
+
+
+def test_the_commit_is_that_of_the_checkout_or_absent(monkeypatch, tmp_path):
+    monkeypatch.delenv(tags.COMMIT_VARIABLE, raising=False)
+    monkeypatch.setattr(tags, "PACKAGE", tmp_path / "site-packages" / "pld_ray")
+    assert tags.git_commit() == ""
+    (tmp_path / "site-packages" / ".git").mkdir(parents=True)
+    assert tags.git_commit() == ""  # no repository after all

@@ -1,0 +1,182 @@
+"""What a start refuses in one sentence, before Ray, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envs.point import PointEnv
+from pld_ray.cli import main
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.jobs import cluster
+from pld_ray.jobs.build import check_environment, offline_cache_folder
+
+
+class FailsToMake(PointEnv):
+    def __init__(self):
+        raise KeyError("no robot")
+
+
+class FailsToReset(PointEnv):
+    def reset(self, **kwargs):
+        raise OSError("the robot is off")
+
+
+class FailsToStep(PointEnv):
+    def step(self, action):
+        raise ZeroDivisionError("the robot fell")
+
+
+class NoStates(PointEnv):
+    num_init_states = None
+
+
+class Text(PointEnv):
+    def __init__(self):
+        super().__init__()
+        spaces = {**self.observation_space.spaces, "task": gym.spaces.Text(20)}
+        self.observation_space = gym.spaces.Dict(spaces)
+
+
+class Discrete(PointEnv):
+    def __init__(self):
+        super().__init__()
+        self.action_space = gym.spaces.Discrete(3)
+
+
+class NoDict(PointEnv):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 1, (8,))
+
+
+class LacksColumn(PointEnv):
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        return {"observation.state": observation["observation.state"][:3]}, info
+
+
+class Exits(PointEnv):
+    def __init__(self):
+        raise SystemExit("the driver is not installed")
+
+
+def make_point():
+    return PointEnv()
+
+
+REFUSALS = {
+    "FailsToMake": r"cannot be made with env.kwargs=\{\} \(KeyError: 'no robot'\)",
+    "FailsToReset": r"reset\(\) raised OSError: the robot is off",
+    "FailsToStep": r"step\(\) raised ZeroDivisionError: the robot fell",
+    "NoStates": r"num_init_states is None; it must be the number of stored init states",
+    "Text": r"observation 'task' is Text\(.*; it must be a Box, and text belongs into the info",
+    "Discrete": r"action_space is Discrete\(3\); it must be a Box",
+    "NoDict": r"observation_space is Box\(.*; it must be a Dict",
+    "LacksColumn": r"reset\(\) gave 'observation.environment_state' of shape None, not \(24,\)",
+    "Exits": r"cannot be made .* \(SystemExit: the driver is not installed\)",
+    "make_point": r"which is no class derived from gymnasium\.Env",
+    "absent": r"cannot be loaded \(AttributeError: .*\): give it as 'module:class'",
+}
+
+
+def config_of(name, **algorithm):
+    config = TrainConfig()
+    config.env.entry_point = f"{__name__}:{name}"
+    config.policy.type = "none"
+    for key, value in {"residual_dims": [], **algorithm}.items():
+        setattr(config.algorithm, key, value)
+    return config
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_an_environments_class_is_refused_in_one_sentence(name):
+    with pytest.raises(ConfigError, match=REFUSALS[name]) as refusal:
+        check_environment(config_of(name))
+    assert "\n" not in str(refusal.value)
+    assert f"{__name__}:{name}" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ({"hidden_dims": [400_000, 400_000]}, r"networks would take at least .*hidden_dims"),
+        ({"hidden_dims": [1 << 40]}, r"networks would take at least"),
+        ({"batch_size": 1 << 40}, r"a batch [\d,]+ GB, and .* algorithm.batch_size=1099511627776"),
+    ],
+)
+def test_what_cannot_fit_into_memory_is_refused_before_it_is_made(algorithm, words):
+    with pytest.raises(ConfigError, match=words):
+        check_environment(config_of("PointEnv", **algorithm))
+
+
+def test_a_failed_start_leaves_no_folder(tmp_path, capsys):
+    folder = tmp_path / "deep" / "run"
+    args = ["train", f"--env.entry_point={__name__}:NoStates", "--policy.type=none"]
+    assert main([*args, "--algorithm.residual_dims=[]", f"--output_dir={folder}"]) == 2
+    assert "num_init_states" in capsys.readouterr().err
+    assert not folder.parent.exists()
+
+
+@pytest.mark.parametrize("task", ["../../x", "/etc/x", "..", "a/b", "x" * 500, "übung 1"])
+def test_a_tasks_name_never_leads_out_of_the_caches_folder(task, tmp_path):
+    config = config_of("PointEnv")
+    config.env.task, config.output_dir = task, str(tmp_path / "runs" / "one")
+    folder = offline_cache_folder(config)
+    assert folder.parent == tmp_path / "runs" / "cache"
+    assert folder.name not in ("", ".", "..")
+    assert len(folder.name) < 120
+    folder.mkdir(parents=True)
+
+
+def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch):
+    def late(*args, **kwargs):
+        raise Exception("The current node timed out during startup.\nSee the logs.")
+
+    monkeypatch.setattr(cluster.ray, "init", late)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConfigError, match=r"Ray did not start on this machine \(See the logs\.\)"):
+        cluster.start_ray(TrainConfig())
+
+
+def test_a_token_that_is_not_shown_is_told_from_an_absent_cluster(monkeypatch, tmp_path):
+    def absent(*args, **kwargs):
+        raise ConnectionError("Could not find any running Ray instance")
+
+    monkeypatch.setattr(cluster.ray, "init", absent)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers at auto \(Could not find"):
+        cluster.start_ray(TrainConfig(), "auto")
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("secret")
+    with pytest.raises(ConfigError, match=r"RAY_AUTH_MODE is not set.*RAY_AUTH_MODE=token"):
+        cluster.start_ray(TrainConfig(), "auto")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with pytest.raises(ConfigError, match="no Ray cluster answers at auto"):
+        cluster.start_ray(TrainConfig(), "auto")
+
+
+@pytest.mark.parametrize("value", ["²", "0", "-1", "1e3", "9" * 12, "٣"])
+def test_a_number_of_episodes_that_is_none_is_refused(value, capsys):
+    assert main(["eval", "--checkpoint=x", f"--n_episodes={value}"]) == 2
+    assert "--n_episodes" in capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_told_with_the_file(tmp_path, capsys, monkeypatch):
+    import importlib
+
+    def fail(args):
+        (tmp_path / "missing").read_text()
+
+    monkeypatch.setattr(importlib.import_module("pld_ray.cli.ls"), "run", fail)
+    assert main(["ls"]) == 2
+    assert capsys.readouterr().err == f"pld-ray: {tmp_path}/missing: No such file or directory\n"
+
+
+def test_observations_are_what_the_space_says():
+    assert np.shape(PointEnv().reset()[0]["observation.state"]) == (8,)

@@ -1,0 +1,110 @@
+"""What `pld-ray train` says while it starts, and how it ends when it is stopped there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from pld_ray.jobs.start_up import StartUp
+
+POINT = [
+    "--env.entry_point=envs.point:PointEnv",
+    "--env.suite=point",
+    "--env.task=reach_the_goal",
+    "--policy.type=none",
+    "--algorithm.offline_episodes=0",
+    "--tracking.enabled=false",
+]
+END_S = 30.0
+"""Two seconds on an idle machine; the tests share theirs."""
+
+
+def start_until(line, folder):
+    """`pld-ray train` in a session of its own, when it has printed a line that begins so."""
+    command = [sys.executable, "-u", "-m", "pld_ray.cli", "train", *POINT]
+    command.append(f"--output_dir={folder / 'run'}")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    shown = []
+    for text in process.stdout:
+        shown.append(text.rstrip())
+        if text.startswith(line):
+            return process, shown
+    raise AssertionError(f"{line!r} was not printed: {shown} {process.stderr.read()}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[starting] imports",
+        pytest.param("[starting] learner and env runners", marks=pytest.mark.chaos),
+    ],
+)
+def test_ctrl_c_while_starting_ends_it_with_a_sentence_and_leaves_nothing(line, tmp_path):
+    process, shown = start_until(line, tmp_path)
+    try:
+        assert shown[0] == "[starting] configuration"
+        started = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        _, error = process.communicate(timeout=END_S)
+        step = line.removeprefix("[starting] ")
+        assert error.splitlines() == [
+            f"pld-ray: stopped while starting ({step}): nothing was trained, and no run is left "
+            "behind"
+        ]
+        assert process.returncode == 130
+        _, alive = psutil.wait_procs(started, timeout=END_S)
+        assert [child.name() for child in alive] == []
+        assert not (tmp_path / "run").exists()
+    finally:
+        process.kill()
+
+
+def swallowed_while_importing():
+    with StartUp() as start:
+        start.step("imports")
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException:
+            start.step("Ray")
+        raise AssertionError("the next step was begun")
+
+
+def turned_into_another_error():
+    with StartUp() as start:
+        start.step("imports")
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("cannot import") from None
+
+
+@pytest.mark.parametrize("start", [swallowed_while_importing, turned_into_another_error])
+def test_a_stop_is_the_sentence_whatever_a_library_makes_of_it(start):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped while starting \(imports\): nothing"):
+        start()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_handlers_that_a_library_sets_meanwhile_are_taken_over_and_given_back():
+    def theirs(number, frame):
+        raise AssertionError("the start would not end with a sentence")
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with StartUp() as start:
+            start.step("Ray")
+            signal.signal(signal.SIGTERM, theirs)
+            start.step("learner and env runners")
+            assert signal.getsignal(signal.SIGTERM) != theirs
+            start.over()
+            assert signal.getsignal(signal.SIGTERM) is theirs  # Ray's own, while it trains
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,271 @@
+"""`pld-ray train` and `eval` as a user runs them, small."""
+
+from __future__ import annotations
+
+import json
+import resource
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from envs.point import PointEnv
+from pld_ray.cli import main
+from pld_ray.jobs import training_loop
+from pld_ray.runs.run_dir import RunDir, RunError
+from pld_ray.runs.run_state import PROGRESS_FILE
+
+SMALL = [
+    "--env.task=lift_the_can",
+    "--env.episode_length=60",
+    "--algorithm.offline_episodes=1",
+    "--algorithm.warmup_steps=100",
+    "--algorithm.batch_size=16",
+    "--algorithm.hidden_dims=[16,16]",
+    "--runners.num_env_runners=0",
+    "--runners.sample_steps=60",
+    "--evaluation.interval_steps=600",
+    "--evaluation.held_states=3",
+    "--evaluation.validation_states=2",
+    "--checkpoint.interval_steps=500",
+    "--checkpoint.keep=1",
+]
+
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, ray_cluster):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert main(["train", *SMALL, "--total_steps=1300", f"--output_dir={folder}"]) == 0
+    return folder
+
+
+def test_a_run_leaves_everything_it_promises(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["env_steps"] >= 1300
+    assert summary["updates"] > 0
+    assert 0 <= summary["base_success"] <= 1
+    info = json.loads((finished / "eval_info.json").read_text())
+    assert info["overall"]["n_episodes"] == 3
+    assert info["overall"]["pc_success"] == pytest.approx(100 * summary["residual_success"])
+    assert info["base"]["overall"]["pc_success"] == pytest.approx(100 * summary["base_success"])
+    assert (finished / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
+    assert "checkpoint" in (finished / "train.log").read_text()
+    names = {p.name for p in (finished / "checkpoints").iterdir()}
+    assert {"best", "final"} <= names
+    assert len([n for n in names if n.startswith("step_")]) == 1  # keep=1
+    client = MlflowClient(summary["mlflow_tracking_uri"])
+    run = client.get_run(summary["mlflow_run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["algorithm.batch_size"] == "16"
+    assert run.data.metrics["eval/held_residual_success"] == summary["residual_success"]
+    artifacts = {a.path for a in client.list_artifacts(summary["mlflow_run_id"])}
+    assert {"eval_info.json", "learning_curve.png", "config.yaml", "train.log"} <= artifacts
+
+
+def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
+    """So does one that is resumed before its first checkpoint: it begins anew, with the cache."""
+    again = finished.parent / "again"
+    argv = ["train", *SMALL, "--total_steps=1300", "--tracking.enabled=false"]
+    assert len(list((finished.parent / "cache").iterdir())) == 1
+    assert main([*argv, f"--output_dir={again}"]) == 0
+    assert len(list((finished.parent / "cache").iterdir())) == 1
+    rows = [
+        [
+            {key: value for key, value in json.loads(line).items() if not key.startswith("time/")}
+            for line in (run / "metrics.jsonl").read_text().splitlines()
+        ]
+        for run in (finished, again)
+    ]
+    assert rows[0] == rows[1]
+    steps = [row["env_steps"] for row in rows[0] if "train/success_rate" in row]
+    assert steps[:2] == [540, 1080]  # rounds of 60 until an iteration has its 500
+    assert [row["env_steps"] for row in rows[0] if "eval/residual_success" in row] == [1080, 1620]
+
+
+def test_eval_of_a_checkpoint_agrees_with_the_run(finished, capsys):
+    checkpoint = finished / "checkpoints" / "best"
+    assert main(["eval", f"--checkpoint={checkpoint}"]) == 0
+    assert "on 3 held init states" in capsys.readouterr().out
+    ours = json.loads((finished / "eval" / "best" / "eval_info.json").read_text())
+    run = json.loads((finished / "eval_info.json").read_text())
+    for key in ("success", "sum_reward", "length", "init_state_id"):
+        assert [e[key] for e in ours["episodes"]] == [e[key] for e in run["episodes"]]
+
+
+def test_eval_never_plays_the_states_that_chose_the_checkpoint(finished, capsys):
+    checkpoint = finished / "checkpoints" / "best"
+    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=4"]) == 2
+    error = capsys.readouterr().err
+    assert "--n_episodes=4: this run held 3 init states back" in error
+    assert "the next 2 chose its checkpoint: give 3 at most" in error
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
+def test_an_existing_run_is_not_overwritten(flags, finished, capsys):
+    assert main(["train", *SMALL, f"--output_dir={finished}", *flags]) == 2
+    assert "already holds a run: continue it with --resume" in capsys.readouterr().err
+
+
+def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "run"
+    record = training_loop.TrainingLoop.record
+
+    def record_then_stop(self, row, env_steps=None):
+        record(self, row, env_steps)
+        if self.algorithm.updates:
+            signal_self()
+
+    def signal_self():
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
+        assert main(["train", *SMALL, "--total_steps=2000", f"--output_dir={folder}"]) == 0
+    assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
+    assert not (folder / "summary.json").exists()
+    run_id = json.loads((folder / "mlflow_run.json").read_text())["run_id"]
+    before = json.loads((folder / "checkpoints/interrupted" / PROGRESS_FILE).read_text())
+
+    assert main(["train", f"--resume={folder}", "--total_steps=2000"]) == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["mlflow_run_id"] == run_id
+    assert summary["env_steps"] >= 2000
+    assert summary["updates"] > before["updates"] > 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["env_steps"] for row in rows]
+    assert steps == sorted(steps)
+    assert MlflowClient(summary["mlflow_tracking_uri"]).get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
+    from pld_ray.jobs.build import build_algorithm
+
+    run = RunDir(finished)
+    config = run.load_config()
+    config.tracking.enabled = False
+    algorithm = build_algorithm(config)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        algorithm.load_checkpoint(str(finished / "checkpoints" / "final"))
+        before = sorted(p.name for p in run.checkpoints.iterdir())
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))  # writes fail as on a full disk
+        with pytest.raises(RunError, match=r"cannot write checkpoint .*best.*last good checkpoint"):
+            run.save_checkpoint(algorithm, "best", {})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert sorted(p.name for p in run.checkpoints.iterdir()) == before
+        algorithm.load_checkpoint(str(finished / "checkpoints" / "best"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        algorithm.stop()
+
+
+class FailsLater(PointEnv):
+    """Passes the check before the run, and breaks in the base policy's evaluation."""
+
+    steps = 0
+
+    def step(self, action):
+        type(self).steps += 1
+        if self.steps > 10:
+            raise ConnectionError("the robot is gone")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            ["--runners.num_env_runners=100", "--runners.num_cpus_per_env_runner=1"],
+            "the cluster is too small",
+        ),
+        ([f"--env.entry_point={__name__}:FailsLater"], "the robot is gone"),
+    ],
+    ids=["no room on the cluster", "an environment that breaks"],
+)
+def test_a_start_that_fails_leaves_no_folder(flags, words, tmp_path, capsys):
+    point = ["--env.entry_point=envs.point:PointEnv", "--policy.type=none"]
+    point += ["--algorithm.warmup_actions=random", "--algorithm.offline_episodes=0"]
+    small = [flag for flag in SMALL if "=1" not in flag and not flag.startswith("--env.")]
+    given = {flag.split("=")[0] for flag in flags}
+    others = [flag for flag in (*small, *point) if flag.split("=")[0] not in given]
+    argv = [*others, *flags, f"--output_dir={tmp_path / 'deep' / 'run'}"]
+    assert main(["train", *argv]) == 2
+    assert words in capsys.readouterr().err.strip().splitlines()[-1]
+    store = {"deep", "mlflow.db", ".mlflow.db.lock"}  # other runs' too
+    assert {p.name for p in tmp_path.rglob("*")} <= store
+
+
+def test_a_foreign_folder_is_not_a_checkpoint(tmp_path, capsys):
+    (tmp_path / "checkpoint").mkdir()
+    assert main(["eval", f"--checkpoint={tmp_path / 'checkpoint'}"]) == 2
+    assert "is not a pld-ray checkpoint" in capsys.readouterr().err
+
+
+def test_an_unreachable_tracking_server_is_one_sentence_before_training(tmp_path, capsys):
+    argv = ["train", *SMALL, f"--output_dir={tmp_path / 'run'}"]
+    assert main([*argv, "--tracking.uri=http://127.0.0.1:9"]) == 2
+    error = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in error
+    assert "--tracking.enabled=false" in error
+    # the folder is not taken: the same command works once the server is up
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
+def test_a_placement_strategy_is_refused_where_there_is_no_placement_group(flags, tmp_path, capsys):
+    folder = tmp_path / "run"
+    status = main(["train", "--placement.strategy=SPREAD", f"--output_dir={folder}", *flags])
+    assert status == 2
+    assert "placement.strategy=SPREAD" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
+def test_an_offline_cache_that_holds_something_else_is_refused_and_kept(flags, tmp_path, capsys):
+    mine = tmp_path / "thesis" / "chapter.tex"
+    mine.parent.mkdir()
+    mine.write_text("ten years of work")
+    argv = ["train", *SMALL, f"--offline_cache={mine.parent}", f"--output_dir={tmp_path / 'run'}"]
+    assert main([*argv, *flags]) == 2
+    error = capsys.readouterr().err
+    assert str(mine.parent) in error
+    assert "--offline_cache" in error
+    assert mine.read_text() == "ten years of work"
+    assert not (tmp_path / "run").exists()
+
+
+def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
+    folder = tmp_path / "critic"
+    longer = ["--env.episode_length=200", "--algorithm.calql_num_actions=2"]
+    small = [flag for flag in SMALL if not flag.startswith("--env.episode_length")] + longer
+    with_steps = [*small, "--algorithm.calql_steps=20"]
+    assert main(["pretrain", *with_steps, f"--output_dir={folder}"]) == 0
+    assert "20 Cal-QL steps on" in capsys.readouterr().out
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["offline_transitions"] > 0
+    assert summary["gap"] == pytest.approx(summary["q_policy"] - summary["q_data"], abs=1e-6)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["calql/steps"] == 20
+    heir = tmp_path / "heir"
+    argv = [*small, f"--pretrained_critic={summary['checkpoint']}", "--total_steps=700"]
+    assert main(["train", *argv, f"--output_dir={heir}"]) == 0
+    assert json.loads((heir / "summary.json").read_text())["updates"] > 0
+    assert main(["pretrain", *small, f"--output_dir={tmp_path / 'none'}"]) == 2
+    assert "calql_steps=0 has nothing to do" in capsys.readouterr().err
+    assert main(["train", *small, "--pretrained_critic=nowhere", f"--output_dir={tmp_path}/x"]) == 2
+    assert "pretrained_critic=nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_what_the_replay_takes_and_refuses_what_cannot_fit(capsys):
+    assert main(["train", *SMALL, "--dry_run"]) == 0
+    # 53 float32 values a row (state 8 + 24, two actions of 7, seven others), and two int64
+    online = 250_000 * (53 * 4 + 16) / 1e6
+    assert f"{online:,.0f} MB online" in capsys.readouterr().out
+    assert main(["train", *SMALL, "--dry_run", "--algorithm.online_capacity=1000000000"]) == 2
+    message = capsys.readouterr().err
+    assert "lower algorithm.online_capacity (1,000,000,000 rows" in message

@@ -1,0 +1,109 @@
+import numpy as np
+import pytest
+
+from pld_ray.policies import ChunkCache, load_base_policy
+
+
+@pytest.fixture(scope="module")
+def policy(act_directory):
+    return load_base_policy(act_directory)
+
+
+def rows_of(observations, ids):
+    return {key: value[ids] for key, value in observations.items()}
+
+
+def test_a_chunk_is_played_open_loop_and_costs_one_inference(policy, make_observations):
+    cache = ChunkCache(policy, num_envs=2)
+    cache.reset([0, 1])
+    first = make_observations(2, 0)
+    chunks = policy.infer(first, ["", ""], [0, 1])
+    for t in range(policy.n_action_steps):
+        # what is seen inside a chunk does not matter
+        seen = first if t == 0 else make_observations(2, 10 + t)
+        np.testing.assert_array_equal(cache.act(seen, ["", ""]), chunks[:, t])
+    assert (cache.num_inferences, cache.num_rows) == (1, 2)
+    later = make_observations(2, 99)
+    np.testing.assert_array_equal(
+        cache.act(later, ["", ""]), policy.infer(later, ["", ""], [0, 1])[:, 0]
+    )
+    assert (cache.num_inferences, cache.num_rows) == (2, 4)
+
+
+def test_reset_drops_the_rest_of_the_old_chunk(policy, make_observations):
+    cache = ChunkCache(policy, num_envs=1)
+    cache.reset([0])
+    old, new = make_observations(1, 0), make_observations(1, 1)
+    stale = policy.infer(old, [""], [0])[0]
+    cache.act(old, [""])
+    cache.reset([0])
+    action = cache.act(new, [""])[0]
+    np.testing.assert_array_equal(action, policy.infer(new, [""], [0])[0, 0])
+    assert not np.array_equal(action, stale[1])
+
+
+def test_only_environments_whose_chunk_ran_out_are_inferred(policy, make_observations):
+    cache = ChunkCache(policy, num_envs=3)
+    cache.reset([0, 1, 2])
+    first, second = make_observations(3, 0), make_observations(3, 1)
+    chunks = policy.infer(first, [""] * 3, [0, 1, 2])
+    cache.act(first, [""] * 3)
+    cache.reset([1])
+    actions = cache.act(second, [""] * 3)
+    assert (cache.num_inferences, cache.num_rows) == (2, 4)
+    np.testing.assert_array_equal(actions[[0, 2]], chunks[[0, 2], 1])
+    fresh = policy.infer(rows_of(second, [1]), [""], [1])
+    np.testing.assert_array_equal(actions[1], fresh[0, 0])
+
+
+def test_a_subset_of_environments_may_act_in_any_order(policy, make_observations):
+    observations = make_observations(3, 0)
+    chunks = policy.infer(observations, [""] * 3, [0, 1, 2])
+    cache = ChunkCache(policy, num_envs=3)
+    first = cache.act(rows_of(observations, [2, 0]), ["", ""], env_ids=[2, 0])
+    np.testing.assert_array_equal(first, chunks[[2, 0], 0])
+    everyone = cache.act(observations, [""] * 3)
+    np.testing.assert_array_equal(everyone, chunks[[0, 1, 2], [1, 0, 1]])
+
+
+class Recorder:
+    """A policy that answers zeros and keeps what it was asked."""
+
+    action_dim, n_action_steps, fingerprint = 1, 2, ""
+    input_features = {"x": (1,)}
+
+    def __init__(self):
+        self.seeds = []
+
+    def reset(self, env_ids):
+        pass
+
+    def infer(self, observations, tasks, env_ids, seeds=None):
+        self.seeds.append(dict(zip(env_ids, seeds, strict=True)))
+        return np.zeros((len(tasks), 2, 1), dtype=np.float32)
+
+
+def test_noise_seeds_depend_on_environment_episode_and_chunk_only():
+    def play(company):
+        policy = Recorder()
+        cache = ChunkCache(policy, num_envs=3, seed=7)
+        for _ in range(2):
+            cache.reset(company)
+            for _ in range(4):
+                x = {"x": np.zeros((len(company), 1), dtype=np.float32)}
+                cache.act(x, [""] * len(company), env_ids=company)
+        return [asked[1] for asked in policy.seeds]
+
+    alone, together = play([1]), play([2, 1, 0])
+    assert alone == together
+    assert len(set(alone)) == 4  # two episodes of two chunks
+
+
+def test_wrong_calls_are_refused(policy, make_observations):
+    cache = ChunkCache(policy, num_envs=2)
+    with pytest.raises(ValueError, match="numbered 0 to 1"):
+        cache.reset([2])
+    with pytest.raises(ValueError, match="named twice"):
+        cache.act(make_observations(2, 0), ["", ""], env_ids=[1, 1])
+    with pytest.raises(ValueError, match="1 tasks for 2 environments"):
+        cache.act(make_observations(2, 0), [""])

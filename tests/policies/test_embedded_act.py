@@ -1,0 +1,57 @@
+"""The shipped weights are the ones that PROVENANCE.json describes, and act as it says."""
+
+import json
+
+import numpy as np
+import pytest
+
+import envs
+from pld_ray.policies import EMBEDDED_ACT, ChunkCache, load_base_policy
+
+DEFAULT_TASK = "pick_up_the_can_and_place_it_in_the_bin"
+
+
+@pytest.fixture(scope="module")
+def provenance():
+    return json.loads((EMBEDDED_ACT / "PROVENANCE.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_base_policy()
+
+
+def test_weights_are_the_described_ones(policy, provenance):
+    assert policy.fingerprint == provenance["fingerprint"]
+    assert (EMBEDDED_ACT / "model.safetensors").stat().st_size < 2_000_000
+
+
+def test_recorded_success_leaves_room_that_a_residual_can_fill(provenance):
+    evaluation = provenance["evaluation"]
+    assert set(evaluation) == set(envs.suite_tasks("pld_tabletop"))
+    assert 0.35 <= evaluation[DEFAULT_TASK]["base"]["success"] <= 0.65
+    assert evaluation[DEFAULT_TASK]["base_and_oracle_residual"]["success"] >= 0.95
+
+
+def test_it_acts_in_the_environment(policy):
+    """12 of the 100 held states: neither hopeless nor perfect, and it always moves."""
+    env = envs.LiberoEnv("pld_tabletop", DEFAULT_TASK)
+    assert policy.input_features == {
+        "observation.state": (8,),
+        "observation.environment_state": (24,),
+    }
+    cache, successes = ChunkCache(policy, num_envs=1), []
+    for state in range(12):
+        observation, _ = env.reset(seed=0, options={"init_state_id": state})
+        cache.reset([0])
+        done = truncated = False
+        hand = []
+        while not (done or truncated):
+            batch = {key: value[None] for key, value in observation.items()}
+            action = cache.act(batch, [env.task_description])[0]
+            observation, _, done, truncated, _ = env.step(np.clip(action, -1, 1))
+            hand.append(observation["observation.state"][:3])
+        successes.append(done)
+        assert np.ptp(hand, axis=0)[2] > 0.1  # it went down to the table
+    env.close()
+    assert 2 <= sum(successes) <= 10

@@ -1,0 +1,1 @@
+from stores import mlflow_server, store  # noqa: F401

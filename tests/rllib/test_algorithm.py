@@ -1,0 +1,348 @@
+"""The RLlib algorithm on the real environment and base policy, in real Ray processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import ray
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from pld_ray.rllib.config import ResidualSACConfig
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def small_config(**training):
+    config = (
+        ResidualSACConfig()
+        .environment(env_config={"task": "lift_the_can", "episode_length": 40})
+        .env_runners(num_env_runners=0)
+        .training(
+            **{
+                "offline_episodes": 0,
+                "warmup_steps": 80,
+                "batch_size": 16,
+                "hidden_dims": [16, 16],
+                "probe_steps": 5,
+                "sample_steps": 40,
+                "actor_delay_updates": 0,
+                **training,
+            }
+        )
+        .debugging(seed=3, log_level="ERROR")
+    )
+    config.min_sample_timesteps_per_iteration = 40
+    config.evaluation(held_init_states=[0, 1])
+    return config
+
+
+def point_config(**training):
+    """Without simulator and base policy, for what only concerns processes."""
+    config = small_config(**{"warmup_actions": "random", **training})
+    config.env_config = {"entry_point": "envs.point:PointEnv", "kwargs": {"episode_length": 40}}
+    return config.base_policy(type="none")
+
+
+def learner(algorithm):
+    return algorithm.learner_group._learner
+
+
+def weights(algorithm):
+    module = learner(algorithm).module[DEFAULT_MODULE_ID].unwrapped()
+    return {k: v.detach().clone() for k, v in module.state_dict().items()}
+
+
+def train_until_updates(algorithm, updates=1, limit=30):
+    for _ in range(limit):
+        if algorithm.updates >= updates:
+            return
+        algorithm.train()
+    raise AssertionError(f"no update after {limit} iterations")
+
+
+def test_phases_debt_and_metrics(build):
+    algorithm = build(small_config(utd=2))
+    assert algorithm.phase == "collect"
+    train_until_updates(algorithm)
+    assert algorithm.phase == "online"
+    result = algorithm.train()
+    replay = learner(algorithm).replay
+    # warm-up costs no update; every later stored step is owed exactly utd of them
+    warmup = sum(replay.online.episode_lengths[:2])
+    assert warmup >= 80
+    owed = 2 * (len(replay.online) - warmup)
+    assert algorithm.updates + algorithm.update_debt == owed
+    stats = result["learners"][DEFAULT_MODULE_ID]
+    for name in ("critic_loss", "q_mean", "q_out_of_bound", "alpha"):
+        assert np.isfinite(stats[name])
+
+
+def test_warm_up_is_the_base_policy_alone_and_is_stored(build):
+    algorithm = build(small_config())
+    while algorithm.phase == "collect":
+        algorithm.train()
+    ring = learner(algorithm).replay.online
+    rows = ring.start_rows()
+    assert len(rows) >= 80
+    assert torch.equal(ring.column("action", rows), ring.column("base_action", rows))
+    assert (ring.column("residual_scale", rows) == 0).all()
+
+
+def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
+    config = point_config(warmup_actions="base", offline_episodes=3, warmup_steps=40)
+    config.env_config = {"entry_point": "uneven_env:UnevenEnv"}
+    config.env_runners(num_envs_per_env_runner=8)
+    algorithm = build(config)
+    algorithm.initialize()
+    replay = learner(algorithm).replay
+    # the first episodes of environments 0, 1, 2, 3; by their ends, successes alone would come first
+    assert replay.online.episode_lengths == [4, 20, 4, 20]
+    assert replay.offline.episode_lengths == [4, 4, 4]
+    online = replay.online.observations()
+    assert torch.equal(replay.offline.observations()[:4], online[:4])
+    # over when the failures are: 20 steps of 8 environments, less the resets between
+    assert algorithm.collection.stored_steps == 48
+    assert algorithm.env_steps <= 160 + 40
+
+
+def test_probing_steps_are_never_stored(build):
+    algorithm = build(small_config(probe_steps=30))
+    runner = algorithm.env_runner
+    while algorithm.phase == "collect":
+        algorithm.train()
+    batch = runner.sample_columns(num_steps=400, base_only=False)
+    probes = [e["probe_steps"] for e in batch["episodes"]]
+    assert max(probes) > 0
+    stored = [e["length"] - e["probe_steps"] for e in batch["episodes"]]
+    assert batch["episode_lengths"] == [n for n in stored if n > 0]
+    assert (batch["columns"]["residual_scale"][:-1] > 0).any()
+
+
+def test_checkpoint_restores_everything_and_the_next_update_is_the_same(build, tmp_path):
+    config = small_config()
+    first = build(config)
+    train_until_updates(first)
+    first.save_checkpoint(str(tmp_path / "checkpoint"))
+    second = build(config.copy())
+    second.load_checkpoint(str(tmp_path / "checkpoint"))
+    for name in ("phase", "env_steps", "updates", "update_debt"):
+        assert getattr(second, name) == getattr(first, name)
+    assert len(learner(second).replay) == len(learner(first).replay)
+    runner = second.env_runner.module.state_dict()
+    for key, value in weights(second).items():
+        assert torch.equal(value, weights(first)[key]), key
+        if key in runner:
+            assert torch.equal(value, runner[key]), f"the runner's {key} is stale"
+    results = [learner(a).sac.run(5) for a in (first, second)]
+    assert results[0] == results[1]
+    for key, value in weights(first).items():
+        assert torch.equal(value, weights(second)[key]), key
+
+
+def test_an_older_checkpoint_restored_in_place_wins_over_newer_weights(build, tmp_path):
+    algorithm = build(small_config())
+    train_until_updates(algorithm)
+    algorithm.save_checkpoint(str(tmp_path / "old"))
+    old = weights(algorithm)
+    algorithm.train()
+    algorithm.train()
+    assert not torch.equal(weights(algorithm)["log_alpha"], old["log_alpha"])
+    algorithm.load_checkpoint(str(tmp_path / "old"))
+    runner = algorithm.env_runner.module.state_dict()
+    for key, value in old.items():
+        assert torch.equal(weights(algorithm)[key], value)
+        if key in runner:
+            assert torch.equal(runner[key], value)
+
+
+def test_same_seed_same_numbers(build):
+    algorithms = [build(small_config()) for _ in range(2)]
+    for algorithm in algorithms:
+        train_until_updates(algorithm, 40)
+    assert algorithms[0].env_steps == algorithms[1].env_steps
+    for key, value in weights(algorithms[0]).items():
+        assert torch.equal(value, weights(algorithms[1])[key]), key
+
+
+def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(build):
+    config = point_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
+    algorithm = build(config)
+    train_until_updates(algorithm)
+    rows = algorithm.evaluate_residual([0, 1, 2, 3, 4])
+    assert [row["init_state_id"] for row in rows] == [0, 1, 2, 3, 4]
+    again = algorithm.evaluate_residual([4, 2])
+    assert again == [rows[4], rows[2]]
+    runners = algorithm.env_runner_group.foreach_env_runner(
+        lambda runner: float(sum(v.sum() for v in runner.module.actor.state_dict().values())),
+        local_env_runner=False,
+    )
+    assert len(runners) == 2
+    assert runners[0] == runners[1]
+
+
+@pytest.mark.chaos
+def test_a_killed_runner_costs_its_open_episodes_and_nothing_else(build):
+    import os
+    import signal
+
+    config = point_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
+    algorithm = build(config)
+    train_until_updates(algorithm)
+    pids = algorithm.env_runner_group.foreach_env_runner(
+        lambda runner: os.getpid(), local_env_runner=False
+    )
+    before = algorithm.env_steps
+    os.kill(pids[0], signal.SIGKILL)
+    for _ in range(200):
+        result = algorithm.train()
+        stats = result["fault_tolerance"]
+        if stats["num_remote_worker_restarts"] >= 1 and stats["num_healthy_workers"] == 2:
+            break
+    assert stats["num_healthy_workers"] == 2
+    assert algorithm.env_steps > before
+    scales = algorithm.env_runner_group.foreach_env_runner(
+        lambda runner: runner.module.actor.state_dict(), local_env_runner=False
+    )
+    for key, value in scales[0].items():
+        assert torch.equal(value, scales[1][key]), "the restarted runner has other weights"
+
+
+def test_a_temperature_that_is_set_is_what_the_next_checkpoint_holds(build, tmp_path):
+    algorithm = build(point_config())
+    algorithm.set_temperature(0.0125)
+    algorithm.save_checkpoint(str(tmp_path))
+    algorithm.set_temperature(1.0)
+    algorithm.load_checkpoint(str(tmp_path))
+    assert float(weights(algorithm)["log_alpha"].exp()) == pytest.approx(0.0125)
+
+
+def test_rllibs_own_sample_and_evaluate_work(build):
+    algorithm = build(small_config())
+    episodes = algorithm.env_runner.sample(num_episodes=1, explore=False)
+    episode = episodes[0]
+    assert len(episode) <= 40
+    base = episode.get_observations()["base_action"][:-1]
+    np.testing.assert_array_equal(episode.get_actions(), base)  # untrained: mean 0
+    result = algorithm.evaluate()["env_runners"]
+    assert result["num_episodes"] == 2
+    assert 0 <= result["success_rate"] <= 1
+
+
+def test_the_collected_data_is_cached_and_a_foreign_cache_refused(build, tmp_path):
+    folder = str(tmp_path / "cache")
+    first, second = (build(small_config(offline_cache=folder)) for _ in range(2))
+    counts = ("phase", "env_steps", "iteration", "updates", "update_debt", "recent_episodes")
+    curves = []
+    for algorithm in (first, second):
+        curves.append([])
+        while algorithm.updates < 10:
+            algorithm.train()
+            curves[-1].append({name: getattr(algorithm, name) for name in counts})
+    assert curves[0] == curves[1]
+    assert [row["env_steps"] for row in curves[0][:3]] == [40, 80, 120]
+    for key, value in weights(first).items():
+        assert torch.equal(value, weights(second)[key]), "cached and fresh collection differ"
+    third = build(small_config(offline_cache=folder, warmup_steps=81))
+    with pytest.raises(Exception, match="collected with warmup_steps=80"):
+        third.train()
+
+
+def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_twice(
+    build, tmp_path
+):
+    config = small_config(warmup_steps=160, offline_cache=str(tmp_path / "cache"))
+    first = build(config)
+    first.train()
+    first.train()
+    assert first.phase == "collect"
+    first.save_checkpoint(str(tmp_path / "checkpoint"))
+
+    second = build(config.copy())
+    second.load_checkpoint(str(tmp_path / "checkpoint"))
+    assert second.env_steps == 80
+    taken = []
+    while second.phase == "collect":
+        second.train()
+        taken.append(second.env_steps)
+    assert taken == [120, 160]  # four episodes of 40 steps, two of them from before
+    ring = learner(second).replay.online
+    assert ring.episode_lengths == [40] * 4
+    starts = ring.observations().reshape(4, 40, -1)[:, 0]
+    assert len(torch.unique(starts, dim=0)) == 4  # no episode is repeated
+    assert second.collection.stored_steps == second.collection.env_steps == 160
+
+    # the cache holds the collection whole, and a run from it has the same steps
+    third = build(config.copy())
+    third.initialize()
+    assert third.env_steps == 160
+    assert torch.equal(learner(third).replay.online.observations(), ring.observations())
+
+
+def test_a_nan_stops_the_update_names_it_and_saves_the_batch(build, tmp_path):
+    algorithm = build(small_config())
+    train_until_updates(algorithm)
+    sac = learner(algorithm)
+    batch = algorithm.env_runner.sample_columns(num_steps=80, base_only=True)
+    columns = {key: value.copy() for key, value in batch["columns"].items()}
+    columns["reward"][3] = np.nan
+    poison = {"columns": columns, "episode_lengths": batch["episode_lengths"], "buffer": "online"}
+    with pytest.raises(ValueError, match=r"column 'reward' holds a NaN.*episode 0, row 3"):
+        sac.update(batches=[poison])  # refused before it is stored
+    with torch.no_grad():
+        next(sac.sac.networks.critic.parameters()).view(-1)[0] = np.nan
+    before = weights(algorithm)
+    with pytest.raises(
+        RuntimeError, match=r"critic_loss is not finite.*the batch is in .*safetens"
+    ):
+        sac.update(num_updates=200, failure_dir=str(tmp_path))
+    assert list(tmp_path.glob("nonfinite_critic_loss_*.safetensors"))
+    for key, value in weights(algorithm).items():
+        assert torch.equal(torch.nan_to_num(value), torch.nan_to_num(before[key])), key
+
+
+def test_rllibs_from_checkpoint_brings_the_replay_back(build, tmp_path):
+    from pld_ray.rllib import ResidualSAC
+
+    first = build(small_config())
+    train_until_updates(first)
+    path = first.save_to_path(str(tmp_path / "rllib"))  # RLlib's part alone
+    first.save_checkpoint(str(tmp_path / "whole"))
+    second = ResidualSAC.from_checkpoint(str(tmp_path / "whole"))
+    try:
+        assert second.env_steps == first.env_steps
+        assert len(learner(second).replay) == len(learner(first).replay)
+    finally:
+        second.stop()
+    assert path
+
+
+def test_a_checkpoint_leaves_rays_own_serialisation_alone(build, tmp_path):
+    algorithm = build(small_config())
+    algorithm.train()
+    algorithm.save_checkpoint(str(tmp_path / "checkpoint"))
+
+    @ray.remote
+    def total(columns):
+        return float(columns["x"].sum())
+
+    assert ray.get(total.remote({"x": np.ones(3, dtype=np.float32)})) == 3
+
+
+def test_a_learner_in_an_actor_of_its_own_and_a_pool_for_the_base_policy(build, tmp_path):
+    config = (
+        small_config()
+        .env_runners(num_env_runners=1, num_cpus_per_env_runner=0.5)
+        .learners(num_learners=1)
+        .base_policy(placement="pool")
+    )
+    algorithm = build(config)
+    train_until_updates(algorithm)
+    algorithm.save_checkpoint(str(tmp_path / "checkpoint"))
+    updates = algorithm.updates
+    algorithm.train()
+    assert algorithm.updates > updates
+    algorithm.load_checkpoint(str(tmp_path / "checkpoint"))
+    assert algorithm.updates == updates
+    algorithm.train()
+    assert sum(algorithm.base_policy_pool.metrics()["batch_sizes"].values()) > 0

@@ -1,0 +1,175 @@
+"""Whatever shapes a collected column is in the identity of the data; the rest is named here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+from toy import CountingEnv, CountingPolicy
+
+from pld_ray.config import TrainConfig
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.jobs.build import algorithm_config, offline_cache_folder
+from pld_ray.policies import EMBEDDED_ACT
+from pld_ray.rllib.collection import collection_identity
+from pld_ray.rllib.config import PARAMETER_NAMES
+from pld_ray.rollout.env_group import InProcessEnvs
+from pld_ray.rollout.streams import Ended, Streams
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
+
+CANNOT_SHAPE_A_COLUMN = {
+    "after the collection": {
+        "total_steps", "seed", "pretrained_critic", "max_failures",
+        "runners.sampling", "runners.requests_in_flight", "runners.publish_interval",
+        "runners.max_staleness", "runners.num_learners", "runners.num_gpus_per_learner",
+    },
+    "where it runs, and how long that may take": {
+        "env.assets", "output_dir", "offline_cache", "ray_address",
+        "policy.placement", "policy.replicas", "policy.max_replicas", "policy.max_batch_size",
+        "policy.max_wait_ms", "policy.num_cpus_per_replica", "policy.num_gpus_per_replica",
+        "policy.deadline_s", "policy.hang_timeout_s",
+        "runners.num_cpus_per_env_runner", "runners.vectorization", "runners.step_timeout_s",
+        "runners.reset_timeout_s", "runners.stall_timeout_s",
+    },
+    "of an environment that is not in use": {"env.kwargs"},
+}  # fmt: skip
+GROUPS_AFTER = ("evaluation", "checkpoint", "placement", "tracking")
+IN_IDENTITY = {
+    "offline_episodes", "warmup_steps", "warmup_actions", "compose_base", "gripper",
+    "gripper_dims", "grasp_penalty",
+}  # fmt: skip
+CHOICES: dict[str, Any] = {
+    "algorithm.gripper": "discrete",
+    "algorithm.gripper_dims": [1],
+    "algorithm.warmup_actions": "random",
+    "algorithm.exploration_noise": "held",
+    "policy.type": "none",
+    "policy.features": "pooled",
+}
+
+
+def other(name: str, value: Any) -> Any:
+    """A value unlike the present one."""
+    if name in CHOICES:
+        return CHOICES[name]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1
+    if isinstance(value, list):
+        return [*value, *value] if value else ["image"]
+    if isinstance(value, dict):
+        return {"other": 1.0}
+    return "other"
+
+
+def leaves(config: Any, prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        group = dataclasses.is_dataclass(value)
+        names += leaves(value, f"{prefix}{field.name}.") if group else [prefix + field.name]
+    return names
+
+
+def changed(name: str, value: Any = None) -> TrainConfig:
+    config = TrainConfig()
+    *groups, field = name.split(".")
+    owner: Any = config
+    for group in groups:
+        owner = getattr(owner, group)
+    value = other(name, getattr(owner, field)) if value is None else value
+    setattr(owner, field, value)
+    return config
+
+
+@pytest.mark.parametrize("group", ["", "env", "policy", "runners", "algorithm", *GROUPS_AFTER])
+def test_each_setting_is_in_the_identity_or_said_to_shape_no_column(group, tmp_path):
+    allowed = set().union(*CANNOT_SHAPE_A_COLUMN.values())
+    plain = collection_identity(algorithm_config(TrainConfig()))
+    for name in leaves(TrainConfig()):
+        if name.rpartition(".")[0] != group:
+            continue
+        value = None
+        if name == "policy.path":
+            value = str(tmp_path / "policy")
+            shutil.copytree(EMBEDDED_ACT, value)
+            file = tmp_path / "policy" / "config.json"
+            file.write_text(json.dumps({**json.loads(file.read_text()), "dropout": 0.5}))
+        identity = collection_identity(algorithm_config(changed(name, value)))
+        if group == "algorithm":
+            free = name.removeprefix("algorithm.") not in IN_IDENTITY
+        else:
+            free = name in allowed or group in GROUPS_AFTER
+        assert (identity == plain) == free, (
+            f"{name}: does it shape what the collection stores? Put it into collection.py's "
+            "identity, or into this test's list of what cannot"
+        )
+
+
+def test_the_default_folder_is_named_after_the_identity_and_nothing_else():
+    plain = offline_cache_folder(TrainConfig())
+    assert offline_cache_folder(changed("algorithm.grasp_penalty")) != plain
+    assert offline_cache_folder(changed("runners.num_env_runners")) != plain
+    assert offline_cache_folder(changed("seed")) == plain
+    assert offline_cache_folder(changed("algorithm.utd")) == plain
+
+
+def collected(params: ResidualSACParams) -> dict[str, np.ndarray]:
+    """Columns of the first episode of a base-only stream whose gripper commands change."""
+    env = InfosPerEnv(BaseActionVectorEnv(InProcessEnvs([CountingEnv()]), Toggling()))
+    observation, _ = env.reset(seed=0)
+    space = env.unwrapped.single_action_space
+    rng = np.random.default_rng(0)
+    streams, ended = Streams(observation, space, params, NoActor(), rng, True), Ended()
+    while not ended.columns:
+        streams.step(env.step, True, 0, ended, params.warmup_actions == "random")
+    return ended.columns[0]
+
+
+class Toggling(CountingPolicy):
+    """Opens and closes by turns with its second component, never with its first."""
+
+    def infer(self, observations, tasks, env_ids, seeds=None):
+        chunk = super().infer(observations, tasks, env_ids, seeds)
+        chunk[:, 0, 1], chunk[:, 1, 1] = -1, 1
+        return chunk
+
+
+class NoActor:
+    residual_scale = 1.0
+
+
+@pytest.mark.parametrize("actions", ["base", "random"])
+@pytest.mark.parametrize("gripper", ["continuous", "discrete"])
+def test_a_parameter_that_changes_what_is_stored_is_in_the_identity(gripper, actions):
+    """The other way round: by looking at the stored columns."""
+    base = ResidualSACParams(gripper=gripper, gripper_dims=[0], warmup_actions=actions)
+    plain = collected(base)
+    shaping = set()
+    for name in PARAMETER_NAMES:
+        value = other(f"algorithm.{name}", getattr(base, name))
+        if name == "gripper":
+            value = "continuous" if gripper == "discrete" else "discrete"
+        if name == "warmup_actions":
+            value = "base" if actions == "random" else "random"
+        columns = collected(dataclasses.replace(base, **{name: value}))
+        same = columns.keys() == plain.keys() and all(
+            np.array_equal(columns[key], plain[key]) for key in plain
+        )
+        if not same:
+            shaping.add(name)
+    assert shaping <= IN_IDENTITY
+    assert shaping >= {"gripper", "warmup_actions"}
+    if gripper == "discrete" and actions == "base":
+        toggling = dataclasses.replace(base, gripper_dims=[1])
+        assert "gripper_dims" in shaping
+        stricter = dataclasses.replace(toggling, grasp_penalty=1.0)
+        assert collected(toggling)["discrete_penalty"].any()
+        assert (
+            collected(stricter)["discrete_penalty"] != collected(toggling)["discrete_penalty"]
+        ).any()

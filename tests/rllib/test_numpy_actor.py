@@ -1,0 +1,104 @@
+"""The env runner's action in NumPy against the module's in PyTorch."""
+
+import dataclasses
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.networks.numpy_actor import NumpyActor
+from pld_ray.rllib.module import ResidualModule
+
+KEYS = ("observation.state", "observation.environment_state")
+
+
+def make_module(seed=0, **params):
+    spaces = {
+        KEYS[0]: gym.spaces.Box(-np.inf, np.inf, (4,), np.float32),
+        KEYS[1]: gym.spaces.Box(-np.inf, np.inf, (6,), np.float32),
+        "base_action": gym.spaces.Box(-1, 1, (3,), np.float32),
+    }
+    params = ResidualSACParams(
+        **{"residual_dims": [], "hidden_dims": [16, 24], "residual_scale": 0.7, **params}
+    )
+    module = ResidualModule(
+        observation_space=gym.spaces.Dict(spaces),
+        action_space=gym.spaces.Box(np.float32([-1, -0.5, -1]), np.float32([1, 1, 0.5])),
+        inference_only=True,
+        model_config={"params": dataclasses.asdict(params), "seed": seed},
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.actor.parameters():
+            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator))
+    return module
+
+
+def make_rows(n, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = {
+        key: rng.normal(size=(n, d)).astype(np.float32) for key, d in zip(KEYS, (4, 6), strict=True)
+    }
+    rows["base_action"] = rng.uniform(-1, 1, (n, 3)).astype(np.float32)
+    return rows, rng.normal(size=(n, 3)).astype(np.float32)
+
+
+def by_numpy(actor, rows, noise):
+    return actor.act(np.concatenate([rows[k] for k in KEYS], -1), rows["base_action"], noise)
+
+
+def by_torch(module, rows, noise):
+    tensors = {key: torch.from_numpy(value) for key, value in rows.items()}
+    with torch.inference_mode():
+        return module.act(tensors, None if noise is None else torch.from_numpy(noise)).numpy()
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"use_tanh_squash": False},
+        {"compose_base": False},
+        {"residual_dims": [1.0, 0.5, 0.0]},
+        {"log_std_min": -1.0, "log_std_max": 0.0},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_it_acts_like_the_module(params, deterministic):
+    module = make_module(**params)
+    module.normalizer.fit(torch.randn(50, 10) * 3 + 1)
+    rows, noise = make_rows(64)
+    noise = None if deterministic else noise
+    action = by_numpy(NumpyActor(module), rows, noise)
+    assert action.dtype == np.float32
+    assert np.abs(action - rows["base_action"]).max() > 0.3
+    np.testing.assert_allclose(action, by_torch(module, rows, noise), atol=2e-6)
+
+
+def test_weights_that_the_module_takes_are_in_force_at_once():
+    module, other = make_module(seed=0), make_module(seed=1)
+    actor = NumpyActor(module)
+    rows, noise = make_rows(8)
+    before = by_numpy(actor, rows, noise)
+    other.normalizer.fit(torch.randn(50, 10) * 2)
+    other.residual_scale.fill_(0.3)
+    module.set_state(other.get_state())
+    after = by_numpy(actor, rows, noise)
+    assert np.abs(after - before).max() > 0.1
+    np.testing.assert_allclose(after, by_torch(other, rows, noise), atol=2e-6)
+
+
+def test_without_residual_the_base_action_is_executed_bit_for_bit():
+    module = make_module()
+    module.residual_scale.fill_(0.0)
+    rows, noise = make_rows(8)
+    rows["base_action"] *= 0.4  # inside the bounds
+    np.testing.assert_array_equal(by_numpy(NumpyActor(module), rows, noise), rows["base_action"])
+
+
+def test_discrete_grippers_are_left_to_the_module():
+    assert NumpyActor.stands_for(make_module())
+    assert not NumpyActor.stands_for(make_module(gripper="discrete", gripper_dims=[2]))

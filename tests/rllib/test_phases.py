@@ -1,0 +1,249 @@
+"""Cal-QL in the algorithm, pretrained critics, runs without a base, discrete grippers, learners."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from pld_ray.rllib.config import ResidualSACConfig
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("collection") / "cache")
+
+
+def small_config(**training):
+    config = (
+        ResidualSACConfig()
+        .environment(env_config={"task": "lift_the_can", "episode_length": 200})
+        .env_runners(num_env_runners=0)
+        .training(
+            **{
+                "offline_episodes": 1,
+                "warmup_steps": 80,
+                "batch_size": 16,
+                "hidden_dims": [16, 16],
+                "probe_steps": 5,
+                "sample_steps": 200,
+                "actor_delay_updates": 0,
+                "calql_steps": 30,
+                "calql_num_actions": 3,
+                **training,
+            }
+        )
+        .debugging(seed=3, log_level="ERROR")
+    )
+    config.min_sample_timesteps_per_iteration = 40
+    return config
+
+
+def module(algorithm):
+    return algorithm.learner_group._learner.module[DEFAULT_MODULE_ID]
+
+
+def weights(algorithm, prefix=""):
+    state = module(algorithm).state_dict()
+    return {k: v.clone() for k, v in state.items() if k.startswith(prefix)}
+
+
+def equal(one, other):
+    return all(torch.equal(one[k], other[k]) for k in one)
+
+
+def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, tmp_path):
+    algorithm = build(small_config(offline_cache=cache))
+    actor = weights(algorithm, "actor")
+    critic = weights(algorithm, "critic")
+    algorithm.initialize()
+    assert algorithm.phase == "online"
+    assert algorithm.calql_done == 30
+    assert algorithm.updates == 0
+    assert equal(actor, weights(algorithm, "actor"))
+    assert not equal(critic, weights(algorithm, "critic"))
+    row = algorithm.calql_rows[-1]
+    assert row["calql_gap"] == pytest.approx(row["calql_q_policy"] - row["calql_q_data"], abs=1e-6)
+    assert 0 <= row["calql_bound_rate"] <= 1
+    assert row["q_out_of_bound"] == 0
+
+    # its critic is taken over by another run, which does not initialise again
+    algorithm.save_checkpoint(str(tmp_path))
+    heir = build(
+        small_config(offline_cache=cache, pretrained_critic=str(tmp_path)).debugging(seed=9)
+    )
+    heir.initialize()
+    assert heir.calql_done == 0
+    for prefix in ("critic", "target_critic", "normalizer"):
+        assert equal(weights(algorithm, prefix), weights(heir, prefix)), prefix
+    heir.train()
+    assert heir.updates > 0 or heir.update_debt > 0
+
+    wrong = build(
+        small_config(pretrained_critic=str(tmp_path), hidden_dims=[8], offline_cache=cache)
+    )
+    with pytest.raises(ValueError, match=r"critic.layers.0.weight has shape.*hidden_dims"):
+        wrong.initialize()
+    lost = build(small_config(pretrained_critic=str(tmp_path / "none"), offline_cache=cache))
+    with pytest.raises(ValueError, match=r"learner\.json is missing"):
+        lost.initialize()
+
+
+def test_calql_refuses_data_without_a_success(build, cache):
+    algorithm = build(small_config(offline_cache=cache))
+    learner = algorithm.learner_group._learner
+    with pytest.raises(ValueError, match="offline buffer is empty"):
+        learner.update(calql_steps=1)
+    batch = algorithm.env_runner.sample_columns(num_steps=210, base_only=True)
+    columns = {key: value.copy() for key, value in batch["columns"].items()}
+    columns["reward"][:] = 0
+    failures = {
+        "columns": columns,
+        "episode_lengths": batch["episode_lengths"],
+        "buffer": "offline",
+    }
+    assert failures["episode_lengths"]
+    learner.update(batches=[failures], fit_normalizer=True)
+    with pytest.raises(ValueError, match="no episode of the offline buffer has a positive reward"):
+        learner.update(calql_steps=1)
+    columns["reward"][5] = 3.0
+    with pytest.raises(ValueError, match=r"returns between 0 and 3 .*value_range=\[0.0, 1.0\]"):
+        learner.update(batches=[failures])
+    with pytest.raises(ValueError, match=r"calql_steps=5.*offline_episodes=0"):
+        small_config(calql_steps=5, offline_episodes=0).validate()
+
+
+def test_sac_from_scratch_has_no_base_action(build):
+    config = small_config(
+        calql_steps=0,
+        offline_episodes=0,
+        warmup_actions="random",
+        compose_base=False,
+        residual_dims=[],
+    ).base_policy(type="none")
+    config.env_config["episode_length"] = 40
+    algorithm = build(config)
+    algorithm.initialize()
+    ring = algorithm.learner_group._learner.replay.online
+    rows = ring.start_rows()
+    assert not ring.column("base_action", rows).any()
+    actions = ring.column("action", rows)
+    assert actions.abs().max() <= 1
+    assert actions.std(0).min() > 0.4  # uniform: 0.58
+    algorithm.train()
+    algorithm.train()
+    assert algorithm.updates > 0
+
+
+def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
+    """As RLPD with a discrete gripper: what a demonstration commanded is what it is labelled."""
+    config = small_config(
+        calql_steps=0,
+        warmup_actions="random",
+        compose_base=False,
+        residual_dims=[1.0] * 6 + [0.0],
+        gripper="discrete",
+        reward_scale=10.0,
+        reward_bias=-5.0,
+        critic_atoms=1,
+    )
+    algorithm = build(config)
+    algorithm.initialize()
+    replay = algorithm.learner_group._learner.replay
+    offline, online = (
+        {
+            name: ring.column(name, ring.start_rows())
+            for name in ("action", "base_action", "discrete_action", "reward", "mc_return")
+        }
+        for ring in (replay.offline, replay.online)
+    )
+    assert torch.equal(offline["action"], offline["base_action"])
+    # 10 r - 5: the success at the end is worth 5, every step before it costs 5, at gamma 0.98
+    assert offline["reward"].tolist() == [-5.0] * (len(offline["reward"]) - 1) + [5.0]
+    assert offline["mc_return"][-2:].tolist() == pytest.approx([-5 + 0.98 * 5, 5])
+    assert (online["reward"] == -5).all()
+    command, label = offline["action"][:, 6], offline["discrete_action"]
+    for choice, sent in ((0, command < -0.5), (1, command.abs() < 0.5), (2, command > 0.5)):
+        assert (label[sent] == choice).all()
+    assert {0, 2} <= set(label.tolist())  # it opened and it closed
+    assert online["action"][:, :6].std(0).min() > 0.4  # uniform: 0.58
+    assert (online["action"][:, :6].sign() != online["base_action"][:, :6].sign()).any(0).all()
+    assert torch.equal(online["action"][:, 6], online["discrete_action"] - 1)
+
+
+def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
+    config = small_config(
+        calql_steps=0,
+        offline_episodes=0,
+        gripper="discrete",
+        gripper_epsilon=1.0,
+        grasp_penalty=0.5,
+    )
+    config.env_config["episode_length"] = 40
+    algorithm = build(config)
+    before = weights(algorithm, "discrete_critic")
+    for _ in range(4):
+        algorithm.train()
+    assert not equal(before, weights(algorithm, "discrete_critic"))
+    ring = algorithm.learner_group._learner.replay.online
+    rows = ring.start_rows()
+    action, base = ring.column("action", rows), ring.column("base_action", rows)
+    choice, penalty = ring.column("discrete_action", rows), ring.column("discrete_penalty", rows)
+    took_over = ring.column("residual_scale", rows) > 0
+    assert set(choice[took_over].tolist()) == {0.0, 1.0, 2.0}
+    assert (choice[~took_over] == 1).all()
+    assert (action[choice == 0, 6] == -1).all()
+    assert (action[choice == 2, 6] == 1).all()
+    assert torch.equal(action[choice == 1, 6], base[choice == 1, 6])
+    assert set(np.round(penalty.unique().tolist(), 3)) == {-0.5, 0.0}
+    consecutive = ring._steps_left[rows][:-1] == ring._steps_left[rows][1:] + 1
+    clear = (action[1:, 6].abs() > 0.5) & (action[:-1, 6].abs() > 0.5) & consecutive
+    toggled = action[1:, 6].sign() != action[:-1, 6].sign()
+    assert torch.equal(penalty[1:][clear] < 0, toggled[clear])
+    result = algorithm.evaluate_residual([0])
+    assert result[0]["length"] > 0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_two_learners_share_the_replay_and_stay_alike(build, cache, tmp_path):
+    config = small_config(calql_steps=10, critic_dropout=0.1).learners(num_learners=2)
+    config.env_config["episode_length"] = 40
+    config.training(offline_episodes=0, calql_steps=0, sample_steps=80)
+    algorithm = build(config)
+    while algorithm.updates < 20:
+        algorithm.train()
+
+    def look(learner):
+        state = learner.module[DEFAULT_MODULE_ID].state_dict()
+        ring = learner.replay.online
+        rows = ring.observations().sum(1).numpy()
+        return {k: v.numpy() for k, v in state.items()}, len(ring), rows, learner.shard.rank
+
+    def both(function, **kwargs):
+        results = algorithm.learner_group.foreach_learner(function, **kwargs)
+        return sorted((r.get() for r in results), key=lambda r: r[3])
+
+    (one, n_one, rows_one, _), (two, n_two, rows_two, _) = both(look)
+    assert n_one > 0
+    assert n_two > 0
+    assert not np.intersect1d(rows_one, rows_two).size  # each transition in one shard
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, two[name], err_msg=name)
+
+    algorithm.save_checkpoint(str(tmp_path))
+    algorithm._learn(num_updates=5)
+    after = both(look)
+    algorithm.load_checkpoint(str(tmp_path))
+    assert [r[1] for r in both(look)] == [n_one, n_two]
+    algorithm._learn(num_updates=5)
+    for restored, went_on in zip(both(look), after, strict=True):
+        for name, value in restored[0].items():
+            np.testing.assert_array_equal(value, went_on[0][name], err_msg=name)
+
+    single = build(small_config(calql_steps=0, offline_episodes=0))
+    with pytest.raises(ValueError, match="another number of learners"):
+        single.load_checkpoint(str(tmp_path))

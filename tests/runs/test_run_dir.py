@@ -1,0 +1,159 @@
+"""One process at a time works in a run's folder."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pld_ray.config import ConfigError
+from pld_ray.files.atomic import undone_unless
+from pld_ray.runs import run_lock
+from pld_ray.runs.run_dir import RunDir, older_checkpoint
+from pld_ray.runs.run_lock import LOCK_FILE, STALE_S, Owner, lock_owner, process_start
+from pld_ray.runs.run_state import PROGRESS_FILE, is_held
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def claim_as(folder, pid, host=None, **more):
+    content = {"pid": pid, "host": host or socket.gethostname(), **more}
+    (folder / LOCK_FILE).write_text(json.dumps(content))
+
+
+def test_a_living_process_keeps_its_folder_and_a_dead_one_does_not(tmp_path, sleeper):
+    run = RunDir(tmp_path)
+    claim_as(tmp_path, sleeper.pid)
+    with pytest.raises(ConfigError, match=f"in use by process {sleeper.pid}"):
+        run.claim()
+    sleeper.kill()
+    sleeper.wait()
+    run.claim()
+    assert lock_owner(tmp_path / LOCK_FILE) == Owner(os.getpid(), socket.gethostname())
+    run.claim()  # its own again
+    run.release()
+    assert lock_owner(tmp_path / LOCK_FILE) is None
+    run.release()
+
+
+def test_a_number_that_was_given_out_again_does_not_keep_a_folder(tmp_path, sleeper):
+    claim_as(tmp_path, sleeper.pid, started=process_start(sleeper.pid))
+    with pytest.raises(ConfigError, match=f"in use by process {sleeper.pid}: wait"):
+        RunDir(tmp_path).claim()
+    assert is_held(tmp_path / LOCK_FILE)
+    claim_as(tmp_path, sleeper.pid, started=process_start(os.getpid()))  # another one's beginning
+    assert not is_held(tmp_path / LOCK_FILE)
+    RunDir(tmp_path).claim()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"pid": "x", "host": 3}', "[]"])
+def test_a_damaged_lock_holds_nobody_up(tmp_path, content):
+    (tmp_path / LOCK_FILE).write_text(content)
+    RunDir(tmp_path).claim()
+
+
+def test_the_process_of_another_machine_keeps_the_folder_while_it_touches_its_lock(tmp_path):
+    lock = tmp_path / LOCK_FILE
+    claim_as(tmp_path, 1, host="elsewhere")
+    with pytest.raises(ConfigError, match=r"process 1 of elsewhere: .*died frees .* after 60 s"):
+        RunDir(tmp_path).claim()
+    assert is_held(lock)
+    assert not list(tmp_path.glob(".clock-*"))
+    ago = lock.stat().st_mtime - STALE_S - 5
+    os.utime(lock, (ago, ago))
+    assert not is_held(lock)
+    RunDir(tmp_path).claim()
+    assert json.loads(lock.read_text())["pid"] == os.getpid()
+
+
+def test_a_lock_is_touched_while_it_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "BEAT_S", 0.01)
+    run, lock = RunDir(tmp_path), tmp_path / LOCK_FILE
+    run.claim()
+    for _ in range(2):
+        os.utime(lock, (0, 0))
+        deadline = time.monotonic() + 30
+        while lock.stat().st_mtime < STALE_S:
+            assert time.monotonic() < deadline, "nobody touches the lock"
+            time.sleep(0.005)
+    run.release()
+
+
+def checkpoint(run, name, env_steps):
+    folder = run.checkpoints / name
+    folder.mkdir(parents=True)
+    (folder / PROGRESS_FILE).write_text(json.dumps({"env_steps": env_steps}))
+    return folder
+
+
+def test_what_a_kill_while_saving_left_is_gone_at_the_next_start(tmp_path):
+    run = RunDir(tmp_path)
+    for name in (".partial-step_000000200", "best", ".retired-best", ".retired-final"):
+        checkpoint(run, name, 100)
+    (run.checkpoints / "best" / "new").touch()
+    run.claim()
+    assert sorted(p.name for p in run.checkpoints.iterdir()) == ["best", "final"]
+    assert (run.checkpoints / "best" / "new").exists()
+    run.release()
+
+
+def test_checkpoints_beyond_the_one_gone_on_from_are_hidden_and_never_pruned_for(tmp_path):
+    run = RunDir(tmp_path)
+    old, newer = checkpoint(run, "step_1", 1), checkpoint(run, "step_3", 3)
+    (checkpoint(run, "step_2", 2) / PROGRESS_FILE).write_text("{")  # it does not tell
+    assert [p.name for p in run.find_checkpoints()] == ["step_2", "step_3", "step_1"]
+    assert older_checkpoint(newer) == old
+    assert run.checkpoint_named("step_3") == newer
+    with pytest.raises(ConfigError, match=r"--checkpoint=step_9: .* holds step_2, step_3, step_1"):
+        run.checkpoint_named("step_9")
+    run.go_on_from(old)
+    assert run.find_checkpoints() == [old]
+    assert {p.name for p in run.checkpoints.iterdir()} == {
+        "step_1",
+        ".aside-step_2",
+        ".aside-step_3",
+    }
+    run.prune(1)
+    assert old.exists()
+
+
+def fail_to_start(run, begun):
+    with undone_unless(run.path, lambda: run.has_begun):
+        run.claim()
+        (run.path / "config.yaml").write_text("{}")
+        if begun:
+            checkpoint(run, "best", 1)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("there", ["nothing", "a folder", "files"])
+def test_a_start_that_fails_takes_back_what_it_made_and_nothing_else(tmp_path, there):
+    run = RunDir(tmp_path / "deep" / "run")
+    if there != "nothing":
+        run.path.mkdir(parents=True)
+    if there == "files":
+        (run.path / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    for begun in (False, True):
+        with pytest.raises(ZeroDivisionError):
+            fail_to_start(run, begun)
+        if not begun:
+            assert sorted(tmp_path.rglob("*")) == before
+    assert (run.path / "config.yaml").exists()
+    run.release()
+
+
+@pytest.mark.parametrize("name", ["file", "file/run", "x" * 300])
+def test_an_output_dir_that_cannot_be_a_folder_is_refused(tmp_path, name):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match=r"output_dir=.*(is no folder|too long); choose another"):
+        RunDir(tmp_path / name).check_new()
