@@ -108,9 +108,7 @@ class ResidualSACLearner(TorchLearner):
         """Nothing: gradients are averaged by `Shard.all_reduce`, DDP would hide attributes."""
 
     def compute_loss_for_module(self, **kwargs: Any) -> Any:
-        raise NotImplementedError(
-            "the losses are in losses.py, applied by update.py"
-        )
+        raise NotImplementedError("the losses are in losses.py, applied by update.py")
 
     def update(  # type: ignore[override]
         self,

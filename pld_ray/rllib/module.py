@@ -203,6 +203,4 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
             return {Columns.ACTIONS: self.act(observation, noise)}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        raise NotImplementedError(
-            "ResidualSACUpdate trains this module; see update.py"
-        )
+        raise NotImplementedError("ResidualSACUpdate trains this module; see update.py")
