@@ -26,6 +26,7 @@ test: setup  ## static checks and every test but the slow learning runs
 	@$(RUN) $(BIN)/ruff check .
 	@$(RUN) $(BIN)/ruff format --check .
 	@$(RUN) $(BIN)/mypy
+	@$(RUN) $(BIN)/lint-imports --no-logo --no-cache
 	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-learning: setup  ## slow end-to-end learning runs
@@ -38,6 +39,7 @@ lint: setup
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 bench: setup  ## every benchmark, one after the other
 	@for b in learner replay env pool scale tracking sweep data; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
