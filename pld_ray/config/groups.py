@@ -66,8 +66,8 @@ class EnvConfig:
 
 
 @dataclass
-class PolicyConfig:
-    """The frozen base policy."""
+class PolicyPlace:
+    """Which base policy, and where it runs."""
 
     type: Literal["lerobot", "none"] = option(
         "lerobot", "`lerobot`, or `none`: a base action of zeros, for learning from scratch."
@@ -81,6 +81,12 @@ class PolicyConfig:
         "inline",
         "`inline`: in each env runner. `pool`: Ray actors that batch the requests of all runners.",
     )
+
+
+@dataclass
+class PoolOptions:
+    """The actors of a base-policy pool, and how they batch; `PoolSpec` adds what a run decides."""
+
     replicas: int = option(
         1, "Actors of the pool; the least of them when `max_replicas` is set.", within="[1, 1024]"
     )
@@ -112,6 +118,12 @@ class PolicyConfig:
         within="(0, 1e6]",
         unit="s",
     )
+
+
+@dataclass
+class PolicyConfig(PoolOptions, PolicyPlace):
+    """The frozen base policy."""
+
     prefetch: bool = option(
         False, "Ask for the next chunk one step ahead, so that inference overlaps simulation."
     )
