@@ -178,12 +178,16 @@ class InfosPerEnv(VectorWrapper):
 
 
 def add_base_policy(
-    batch: Observation, chunks: ChunkCache, tasks: Sequence[str], actions: gym.spaces.Box
+    batch: Observation,
+    chunks: ChunkCache,
+    tasks: Sequence[str],
+    actions: gym.spaces.Box,
+    env_ids: Sequence[int] | None = None,
 ) -> None:
-    """Put what the base policy adds into the observations of all its environments."""
-    batch[BASE_ACTION] = np.clip(chunks.act(batch, tasks), actions.low, actions.high)
+    """Put what the base policy adds into the observations of its environments, all or some."""
+    batch[BASE_ACTION] = np.clip(chunks.act(batch, tasks, env_ids), actions.low, actions.high)
     if chunks.features.shape[1]:
-        batch[POLICY_FEATURES] = chunks.features.copy()
+        batch[POLICY_FEATURES] = chunks.features[slice(None) if env_ids is None else env_ids].copy()
 
 
 def with_base_policy(

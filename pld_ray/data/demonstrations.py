@@ -1,0 +1,206 @@
+"""Episodes of a LeRobotDataset as the columns that a replay ring takes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pld_ray.data.dataset import Dataset
+from pld_ray.data.episode_columns import FINAL, RENAMED, Columns, restored
+from pld_ray.data.episode_writer import RECORDING_FILE
+from pld_ray.data.errors import DataError
+
+REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
+TERMINATED = "next.terminated"
+"""Of datasets that a rollout wrote: the task was over, and not merely cut."""
+SEEN = ("base_action", "observation.features")
+"""Beside the environment's observations, what a rollout's observation holds."""
+RECORDED = (*SEEN, "residual_scale", "intervened", "discrete_action", "discrete_penalty")
+"""What a rollout may have recorded beside what every dataset has."""
+KNOWN_ROUNDING = 1e-3
+"""Actions may be so far outside the bounds, as a share of the range: they are clipped."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an environment gives and takes, which a dataset must have.
+
+    Attributes:
+        observations: column -> shape of a row: vectors (D,), images (H, W, 3).
+        action_low, action_high: bounds, [A].
+        fps: environment steps per second; None is not known.
+        name: of the environment, for messages.
+    """
+
+    observations: Mapping[str, tuple[int, ...]]
+    action_low: np.ndarray
+    action_high: np.ndarray
+    fps: float | None
+    name: str
+
+
+def check_fits(dataset: Dataset, wanted: Wanted) -> None:
+    """Refuse a dataset that was not made in such an environment.
+
+    Raises:
+        DataError: naming the feature and both sides.
+    """
+    where = dataset.root
+    dataset.require([REWARD, DONE, "action"])
+    for column, shape in wanted.observations.items():
+        feature = RENAMED.get(column, column)
+        if feature not in dataset.features:
+            there = ", ".join(f for f in dataset.features if f.startswith("observation."))
+            raise DataError(
+                f"{where} has no {feature}, which {wanted.name} gives with shape {shape}; it has "
+                f"{there or 'no observation'}: record it in this environment, or choose another"
+            )
+        found = tuple(dataset.features[feature]["shape"])
+        if found != tuple(shape or (1,)):
+            raise DataError(
+                f"{where}: {feature} has shape {found}, {wanted.name} gives {tuple(shape)}: record "
+                "it in this environment, or choose another"
+            )
+    if dataset.width("action") != len(wanted.action_low):
+        raise DataError(
+            f"{where}: actions have {dataset.width('action')} dimensions, {wanted.name} takes "
+            f"{len(wanted.action_low)}: choose the environment in which it was recorded"
+        )
+    if wanted.fps is not None and dataset.fps != wanted.fps:
+        raise DataError(
+            f"{where} has {dataset.fps:g} frames per second, {wanted.name} makes {wanted.fps:g} "
+            "steps per second: an action would mean another movement; record it at that rate"
+        )
+
+
+def episodes_of(
+    dataset: Dataset, wanted: Wanted, successes_only: bool = True
+) -> Iterator[tuple[int, Columns]]:
+    """The episodes of a dataset, each [L + 1, ...] with the environment's observations, `action`,
+    `reward`, `terminated`, `truncated`, `residual_scale` and `intervened`, and what else a rollout
+    recorded (`base_action`, gripper labels).
+
+    A dataset that a rollout wrote holds the final observation of each episode. In any other an
+    episode that ended in success has terminated, and what follows is never looked at; any other was
+    cut: its last frame becomes the final observation, which costs one transition.
+
+    Args:
+        dataset: finished, see `check_fits`.
+        wanted: the environment.
+        successes_only: leave out what did not end in success.
+
+    Yields:
+        Number of the episode in the dataset, and its columns.
+
+    Raises:
+        DataError: actions outside the bounds, or something that is not finite.
+    """
+    check_fits(dataset, wanted)
+    cameras = [name for name, shape in wanted.observations.items() if len(shape) == 3]
+    vectors = [name for name in wanted.observations if name not in cameras]
+    recorded = [name for name in RECORDED if name in dataset.features]
+    feature = {name: RENAMED.get(name, name) for name in (*vectors, *recorded, "action", "reward")}
+    ended = next(name for name in (TERMINATED, SUCCESS, DONE) if name in dataset.features)
+    table = dataset.columns([*dict.fromkeys([*feature.values(), ended])])
+    columns = {name: table[feature[name]] for name in feature}
+    for name in vectors:
+        columns[name] = columns[name].reshape(-1, *wanted.observations[name])
+    ends = table[ended]
+    success = dataset.successes()
+    if success is None:
+        success = ends[dataset.first_frames + dataset.lengths - 1].astype(bool)
+    for index, (first, length) in enumerate(
+        zip(dataset.first_frames, dataset.lengths, strict=True)
+    ):
+        if successes_only and not success[index]:
+            continue
+        row = dataset.episodes[index]
+        rows = {name: values[first : first + length] for name, values in columns.items()}
+        for camera in cameras:
+            rows[camera] = np.stack(dataset.images(index, camera, range(length)))
+        terminated = bool(ends[first + length - 1])
+        episode = with_final(rows, row, terminated, wanted)
+        if episode is not None:
+            check_values(episode, dataset, row["episode_index"], wanted)
+            yield index, episode
+
+
+def with_final(
+    rows: Columns, metadata: Mapping[str, Any], terminated: bool, wanted: Wanted
+) -> Columns | None:
+    """L + 1 rows with the flags; None for an episode of a single frame that was cut."""
+    seen = [name for name in (*wanted.observations, *SEEN) if name in rows]
+    stored = {name: metadata.get(f"{FINAL}{RENAMED.get(name, name)}") for name in seen}
+    last = {name: np.zeros_like(values[-1]) for name, values in rows.items()}
+    if all(entry is not None for entry in stored.values()):
+        last |= {name: restored(entry, rows[name][0]) for name, entry in stored.items() if entry}
+    else:
+        last |= {name: rows[name][-1] for name in seen}
+        if not terminated:
+            rows = {name: values[:-1] for name, values in rows.items()}
+    length = len(rows["reward"])
+    if length == 0:
+        return None
+    episode = {name: np.concatenate([rows[name], last[name][None]]) for name in rows}
+    episode["action"] = episode["action"].astype(np.float32)
+    episode["reward"] = episode["reward"].astype(np.float32).reshape(length + 1)
+    flags = np.zeros((2, length + 1), bool)
+    flags[0 if terminated else 1, length - 1] = True
+    episode["terminated"], episode["truncated"] = flags
+    for name, dtype in (("residual_scale", np.float32), ("intervened", np.bool_)):
+        episode.setdefault(name, np.zeros(length + 1, dtype))
+    return episode
+
+
+def check_values(episode: Columns, dataset: Dataset, index: int, wanted: Wanted) -> None:
+    """Refuse what no ring can take, and actions in other units; clip rounding beyond the bounds.
+
+    Raises:
+        DataError: naming episode, column and range.
+    """
+    where = f"{dataset.root}, episode {index}"
+    for name, values in episode.items():
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = int(np.argwhere(~np.isfinite(values.reshape(len(values), -1)).all(1))[0][0])
+            raise DataError(f"{where}: {name} is not finite in frame {row}; leave the episode out")
+    low, high = wanted.action_low, wanted.action_high
+    slack = KNOWN_ROUNDING * (high - low)
+    action = episode["action"]
+    outside = (action < low - slack) | (action > high + slack)
+    if outside.any():
+        dim = int(np.argwhere(outside.any(0))[0][0])
+        raise DataError(
+            f"{where}: action dimension {dim} ranges from {action[:, dim].min():.4g} to "
+            f"{action[:, dim].max():.4g}, {wanted.name} takes {low[dim]:g} to {high[dim]:g}: it "
+            "is in other units; convert it first"
+        )
+    episode["action"] = np.clip(action, low, high).astype(np.float32)
+
+
+def identity_of(dataset: Dataset) -> str:
+    """Digest of a dataset's frames and episodes: equal identities, equal episodes."""
+    digest = hashlib.sha256()
+    for pattern in ("meta/info.json", "meta/episodes/**/*.parquet", "data/**/*.parquet"):
+        for path in sorted(dataset.root.glob(pattern)):
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def recording_of(dataset: Dataset) -> dict[str, Any]:
+    """What the rollout that wrote a dataset says about it; `{}` for any other dataset."""
+    path = dataset.root / RECORDING_FILE
+    try:
+        about = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is damaged ({error}); delete it to have base actions computed anew"
+        ) from None
+    return about if isinstance(about, dict) else {}

@@ -1,0 +1,64 @@
+"""What the base policy says of recorded episodes is what it said when they were played."""
+
+import numpy as np
+import pytest
+from toy import CountingEnv, CountingPolicy
+
+from pld_ray.rollout.base_actions import with_base_actions
+from pld_ray.rollout.vector_env import BaseActionVectorEnv
+
+
+class SeeingPolicy(CountingPolicy):
+    """Its feature is ten times the observation that it was asked with; chunks of three."""
+
+    n_action_steps = 3
+    feature_dim = 2
+
+    def infer(self, observations, tasks, env_ids, seeds=None):
+        state = observations["observation.state"]
+        chunk = np.repeat(state[:, None] / 100, 3, axis=1)
+        return np.concatenate([chunk, np.tile(np.arange(3.0)[:, None], (len(state), 1, 1))], -1)
+
+    def infer_with_features(self, observations, tasks, env_ids, seeds=None):
+        features = 10 * observations["observation.state"]
+        return self.infer(observations, tasks, env_ids, seeds), features.astype(np.float32)
+
+
+def recorded(policy, lengths, prefetch):
+    """One episode of each environment, base action and all."""
+    env = BaseActionVectorEnv([CountingEnv(n) for n in lengths], policy, prefetch)
+    observation, _ = env.reset(seed=0)
+    rows = [[] for _ in lengths]
+    for step in range(max(lengths) + 1):
+        for i, n in enumerate(lengths):
+            if step <= n:
+                rows[i].append({key: value[i].copy() for key, value in observation.items()})
+        observation, *_ = env.step(np.zeros((len(lengths), 3), np.float32))
+    episodes = [{key: np.stack([r[key] for r in row]) for key in row[0]} for row in rows]
+    for episode in episodes:
+        episode["reward"] = np.zeros(len(episode["base_action"]), np.float32)
+    return env, episodes
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+@pytest.mark.parametrize("policy", [CountingPolicy(), SeeingPolicy()])
+def test_recomputed_is_what_was_played(policy, prefetch):
+    lengths = [3, 8, 5]
+    env, episodes = recorded(policy, lengths, prefetch)
+    made = ("base_action", "observation.features")
+    bare = [{k: v for k, v in episode.items() if k not in made} for episode in episodes]
+    space = env.single_action_space
+    again = with_base_actions(bare, policy, "count", space, prefetch)
+    for one, was in zip(again, episodes, strict=True):
+        assert one.keys() == was.keys()
+        for key in was:
+            np.testing.assert_array_equal(one[key], was[key], err_msg=key)
+
+
+def test_there_may_be_more_episodes_than_are_asked_about_together():
+    policy = CountingPolicy()
+    env, episodes = recorded(policy, [2 + i % 3 for i in range(40)], False)
+    bare = [{k: v for k, v in e.items() if k != "base_action"} for e in episodes]
+    again = with_base_actions(bare, policy, "count", env.single_action_space)
+    for one, was in zip(again, episodes, strict=True):
+        np.testing.assert_array_equal(one["base_action"], was["base_action"])
