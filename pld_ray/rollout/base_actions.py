@@ -1,4 +1,4 @@
-"""Base actions for episodes that somebody else recorded: what the frozen policy would have done."""
+"""Base actions and gripper labels for episodes that somebody else recorded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 
+from pld_ray.config import ResidualSACParams
 from pld_ray.policies import BasePolicy, ChunkCache
 from pld_ray.rollout.episode import Columns
+from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.vector_env import add_base_policy
 
 AT_ONCE = 32
@@ -68,3 +70,33 @@ def _label(
         {**episode, **{key: np.stack(rows) for key, rows in columns.items()}}
         for episode, columns in zip(episodes, made, strict=True)
     ]
+
+
+def with_gripper_labels(
+    episodes: Sequence[Columns], params: ResidualSACParams, actions: gym.spaces.Box
+) -> list[Columns]:
+    """The episodes with `discrete_action` and `discrete_penalty`, from the commands executed.
+
+    Args:
+        episodes: each [L + 1, ...] with `action` and `base_action`; labels that they have stay.
+        params: gripper settings; without discrete grippers nothing is added.
+        actions: bounds.
+    """
+    if params.gripper != "discrete":
+        return list(episodes)
+    return [
+        episode if "discrete_action" in episode else _with_labels(episode, params, actions)
+        for episode in episodes
+    ]
+
+
+def _with_labels(episode: Columns, params: ResidualSACParams, actions: gym.spaces.Box) -> Columns:
+    record = GripperRecord(params, actions.low, actions.high, num_envs=1)
+    decided, stepped = np.full(1, -1), np.ones(1, bool)
+    rows = [
+        record.columns(episode["action"][[row]], episode["base_action"][[row]], decided, stepped)
+        for row in range(len(episode["reward"]) - 1)
+    ]
+    none = {name: np.zeros_like(value) for name, value in rows[0].items()}
+    labels = {name: np.concatenate([row[name] for row in [*rows, none]]) for name in none}
+    return {**episode, **labels}

@@ -1,10 +1,13 @@
 """What the base policy says of recorded episodes is what it said when they were played."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from toy import CountingEnv, CountingPolicy
 
-from pld_ray.rollout.base_actions import with_base_actions
+from pld_ray.config import ResidualSACParams
+from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
+from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 
 
@@ -62,3 +65,22 @@ def test_there_may_be_more_episodes_than_are_asked_about_together():
     again = with_base_actions(bare, policy, "count", env.single_action_space)
     for one, was in zip(again, episodes, strict=True):
         np.testing.assert_array_equal(one["base_action"], was["base_action"])
+
+
+def test_a_recorded_grasp_is_labelled_by_what_was_sent():
+    """HIL-SERL's rule on commands that a person sent; `hold` sends the middle of the range."""
+    sent = np.float32([1, 1, 0, -1, 0.4, -0.6, 0.6, 0])
+    action = np.zeros((8, 3), np.float32)
+    action[:, 2] = sent
+    episode = {"action": action, "base_action": 0 * action, "reward": np.zeros(8, np.float32)}
+    space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    params = ResidualSACParams(
+        gripper="discrete", gripper_dims=[2], grasp_penalty=0.25, compose_base=False
+    )
+    (labelled,) = with_gripper_labels([episode], params, space)
+    expected = [CLOSE, CLOSE, HOLD, OPEN, HOLD, OPEN, CLOSE, 0]  # the last row is the final frame
+    assert labelled["discrete_action"].tolist() == expected
+    assert labelled["discrete_penalty"].tolist() == [-0.25, 0, 0, -0.25, 0, 0, -0.25, 0]
+    (kept,) = with_gripper_labels([{**labelled, "discrete_action": action[:, 0]}], params, space)
+    assert not kept["discrete_action"].any()
+    assert with_gripper_labels([episode], ResidualSACParams(), space) == [episode]
