@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pld_ray.files.atomic import write_atomically
-from pld_ray.tracking.statistics import wilson_interval
+from pld_ray.statistics import wilson_interval
 
 
 @dataclass(frozen=True)

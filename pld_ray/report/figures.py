@@ -11,7 +11,8 @@ from markupsafe import Markup
 from pld_ray.report import charts, panels
 from pld_ray.report.importance import encode
 from pld_ray.report.points import short_names
-from pld_ray.report.runs import RESIDUAL_SCALE, Series
+from pld_ray.report.runs import RESIDUAL_SCALE
+from pld_ray.report.series import Series
 from pld_ray.report.summary import PointSummary, Summary
 from pld_ray.report.svg import percent, short_number
 

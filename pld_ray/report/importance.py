@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pld_ray.report.statistics import average_ranks, rank_correlation
-
 MIN_POINTS = 6
 """Distinct settings below which nothing is claimed."""
 MAX_LEVELS = 5
@@ -79,20 +77,23 @@ def estimate(rows: Sequence[tuple[Mapping[str, str], str, float]], seed: int = 0
         note = ""
     if note:
         return Importance(len(rows), len(points), note=note)
+    from scipy.stats import rankdata, spearmanr
+
     place = np.array([points.index(point) for _, point, _ in rows])
-    ranks = average_ranks(results)
+    ranks = rankdata(results)
     rng = np.random.default_rng(seed)
     effects = {}
     for name in names:
         numbers, ordered = encode([values.get(name, "") for values, _, _ in rows])
         levels = to_levels(numbers, ordered)
+        known = ordered and np.ptp(numbers) > 0
         of_point = np.zeros(len(points), np.int64)
         of_point[place] = levels
         shuffled = rng.permuted(np.tile(of_point, (SHUFFLES, 1)), axis=1)[:, place]
         effects[name] = Effect(
             share=float(explained(levels[None], ranks)[0]),
             chance=float(np.percentile(explained(shuffled, ranks), CHANCE)),
-            correlation=rank_correlation(numbers.tolist(), results) if ordered else None,
+            correlation=float(spearmanr(numbers, results).statistic) if known else None,
         )
     largest_first = dict(sorted(effects.items(), key=lambda item: -item[1].share))
     return Importance(len(rows), len(points), largest_first)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import Run
-from pld_ray.report.stores import open_store
+from pld_ray.report.store import load_runs
 from pld_ray.tracking.mlflow_record import RECORD_FILE, read_record
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -54,7 +54,7 @@ def select(targets: Iterable[str], tracking_uri: str | None = None) -> Selection
     found: dict[tuple[str, str], tuple[Run, list[Run]]] = {}
     for uri in dict.fromkeys(uri for uri, _, _ in located):
         run_ids = list(dict.fromkeys(run_id for other, run_id, _ in located if other == uri))
-        families = open_store(uri).load_all(run_ids)
+        families = load_runs(uri, run_ids)
         found |= {(uri, run_id): f for run_id, f in zip(run_ids, families, strict=True)}
     runs: dict[str, Run] = {}
     sweeps: dict[str, Run] = {}

@@ -12,10 +12,10 @@ from markupsafe import Markup
 
 from pld_ray.report import figures, words
 from pld_ray.report.points import short_names
-from pld_ray.report.statistics import MIN_SEEDS
 from pld_ray.report.summary import Summary, n_episodes
 from pld_ray.report.svg import percent
 from pld_ray.report.videos import Video
+from pld_ray.statistics import MIN_SEEDS
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
 GENERATOR = "pld-ray report"

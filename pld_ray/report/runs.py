@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
+from pld_ray.report.series import Series
 
 SUCCESS = "eval/residual_success"
 BASE = "eval/base_success"
@@ -22,28 +21,6 @@ LATEST = (BASE, HELD_SUCCESS, HELD_BASE, N_EPISODES)
 """Metrics of which the newest value is enough; it comes with the run."""
 
 PARENT_TAG = "mlflow.parentRunId"
-
-
-@dataclass(frozen=True)
-class Series:
-    """One metric: values over environment steps, one value a step, steps ascending."""
-
-    steps: npt.NDArray[np.int64]
-    values: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, points: list[tuple[int, float]]) -> Series:
-        """From (step, value) pairs in the order of logging; the last one of a step counts."""
-        last = dict(sorted(points, key=lambda point: point[0]))  # a stable sort keeps that order
-        return cls(np.array(list(last), np.int64), np.array(list(last.values()), np.float64))
-
-    @property
-    def last(self) -> float:
-        """The value at the highest step."""
-        return float(self.values[-1])
-
-    def __len__(self) -> int:
-        return len(self.steps)
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,9 @@ from pld_ray.report.runs import (
     UPDATES,
     WALL_S,
     Run,
-    Series,
 )
-from pld_ray.report.statistics import (
-    bootstrap_interval,
-    iqm,
-    mean,
-    on_grid,
-    steps_for_half,
-    steps_to,
-)
+from pld_ray.report.series import Series, on_grid, steps_for_half, steps_to
+from pld_ray.statistics import bootstrap_interval, iqm
 
 Floats = npt.NDArray[np.float64]
 
@@ -262,8 +255,8 @@ def success_curve(runs: list[Run]) -> Curve | None:
     complete = int(np.isfinite(values).all(axis=0).sum())
     evaluated = [run for run in runs if SUCCESS in run.metrics]
     tasks = [run.task for run in evaluated]
-    strata = [values[[t == task for t in tasks], :complete] for task in dict.fromkeys(tasks)]
-    interval = bootstrap_interval(strata, mean) if complete else None
+    strata = [values[[t == task for t in tasks], :complete].T for task in dict.fromkeys(tasks)]
+    interval = bootstrap_interval(strata, np.mean) if complete else None
     low, high = interval if interval is not None else (None, None)
     return Curve(grid, np.nanmean(values, axis=0), complete, low, high, series)
 

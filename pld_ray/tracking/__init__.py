@@ -8,7 +8,6 @@ from pld_ray.tracking.mlflow_record import read_record
 from pld_ray.tracking.mlflow_run import MissingRunError, MlflowRun
 from pld_ray.tracking.plots import plot_learning_curve
 from pld_ray.tracking.progress import TrainProgress
-from pld_ray.tracking.statistics import wilson_interval
 
 __all__ = [
     "MissingRunError",
@@ -18,5 +17,4 @@ __all__ = [
     "plot_learning_curve",
     "read_record",
     "setup_logging",
-    "wilson_interval",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from pld_ray.files.atomic import write_atomically
-from pld_ray.tracking.statistics import wilson_interval
+from pld_ray.statistics import wilson_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from pld_ray.evaluation.eval_info import (
     read_eval_info,
     write_eval_info,
 )
-from pld_ray.tracking.statistics import wilson_interval
+from pld_ray.statistics import wilson_interval
 
 
 def episodes(successes, task_id=0, **more) -> list[EpisodeResult]:
@@ -127,26 +127,3 @@ def test_reading_names_what_is_wrong(tmp_path):
     (tmp_path / "eval_info.json").write_text("[]")
     with pytest.raises(ValueError, match=r"overall\.pc_success is missing"):
         read_eval_info(tmp_path / "eval_info.json")
-
-
-@pytest.mark.parametrize(
-    ("successes", "n", "low", "high"),
-    [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (81, 263, 0.2553, 0.3662), (20, 20, 0.8389, 1)],
-)
-def test_wilson_interval(successes, n, low, high):
-    """Values of Newcombe 1998, table I, and of the closed form at 0 and n."""
-    assert wilson_interval(successes, n) == pytest.approx((low, high), abs=1e-4)
-
-
-def test_wilson_interval_at_its_edges():
-    assert wilson_interval(0, 0) == (0.0, 1.0)
-    with pytest.raises(ValueError, match="successes=3"):
-        wilson_interval(3, 2)
-
-
-def test_wilson_interval_covers_the_truth():
-    rng = np.random.default_rng(0)
-    for p in (0.5, 0.9):
-        counts = rng.binomial(40, p, size=4000)
-        hits = [low <= p <= high for low, high in (wilson_interval(int(c), 40) for c in counts)]
-        assert 0.92 < np.mean(hits) < 0.98

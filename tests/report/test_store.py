@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 
 from pld_ray.config import ConfigError
-from pld_ray.report import http_store
 from pld_ray.report.inputs import select
 from pld_ray.report.runs import HISTORIES
-from pld_ray.report.stores import ClientStore, HttpStore, SqliteStore, open_store
+from pld_ray.report.store import load_runs
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +66,9 @@ def answers(url: str) -> bool:
         return False
 
 
-def load(reader, sweep: pathlib.Path):
-    run_id = json.loads((sweep / "mlflow_run.json").read_text())["run_id"]
-    return reader.load(run_id)
+def load(uri: str, folder: pathlib.Path):
+    run_id = json.loads((folder / "mlflow_run.json").read_text())["run_id"]
+    return load_runs(uri, [run_id])[0]
 
 
 def assert_equal_runs(one, other):
@@ -83,50 +82,25 @@ def assert_equal_runs(one, other):
         np.testing.assert_array_equal(series.values, other.metrics[key].values)
 
 
-def test_the_file_read_directly_gives_the_runs_that_mlflow_gives(sweep, server):
-    uri = f"sqlite:///{sweep.parent / 'mlflow.db'}"
-    direct = open_store(uri)
-    assert isinstance(direct, SqliteStore)
-    parent, trials = load(direct, sweep)
+def test_a_file_and_a_server_give_the_same_runs(sweep, server, server_log):
+    parent, trials = load(f"sqlite:///{sweep.parent / 'mlflow.db'}", sweep)
     assert len(trials) == 36
     assert set(trials[0].metrics) == set(HISTORIES)
     assert trials[0].latest["eval/base_success"] == 0.56
-    for other in (ClientStore(uri), ClientStore(server)):
-        other_parent, other_trials = load(other, sweep)
-        assert_equal_runs(parent, other_parent)
-        for one, two in zip(trials, other_trials, strict=True):
-            assert_equal_runs(one, two)
-
-
-@pytest.mark.parametrize("points_at_once", [25_000, 50])
-def test_a_server_is_asked_once_for_each_metric_of_all_runs(
-    sweep, server, server_log, monkeypatch, points_at_once
-):
-    monkeypatch.setattr(http_store, "POINTS_AT_ONCE", points_at_once)  # below a run's 72 points
-    reader = open_store(server)
-    assert isinstance(reader, HttpStore)
     before = server_log.read_text().count("HTTP/1.1")
-    parent, trials = load(reader, sweep)
-    if points_at_once == 25_000:
-        requests = server_log.read_text().count("HTTP/1.1") - before
-        assert requests == 1 + 1 + len(HISTORIES)  # the sweep, its 36 trials, their histories
-    other_parent, other_trials = load(open_store(f"sqlite:///{sweep.parent / 'mlflow.db'}"), sweep)
+    other_parent, other_trials = load(server, sweep)
+    requests = server_log.read_text().count("HTTP/1.1") - before
+    assert requests == 1 + 1 + 36 * len(HISTORIES)  # the sweep, its 36 trials, their histories
     assert_equal_runs(parent, other_parent)
     for one, two in zip(trials, other_trials, strict=True):
         assert_equal_runs(one, two)
 
 
-def test_runs_given_one_by_one_are_asked_for_together(sweep, server, server_log):
+def test_runs_of_training_are_not_asked_for_trials(sweep, server, server_log):
     ids = [run.run_id for run in select([str(sweep)]).runs[:4]]
     before = server_log.read_text().count("HTTP/1.1")
     assert [run.run_id for run in select(ids, server).runs] == ids
-    assert server_log.read_text().count("HTTP/1.1") - before == 4 + len(HISTORIES)
-
-
-def test_a_server_without_histories_of_several_runs_is_left_to_mlflow(sweep, server, monkeypatch):
-    monkeypatch.setattr(http_store, "BULK", "/ajax-api/2.0/mlflow/no-such-address")
-    _, trials = load(open_store(server), sweep)
-    assert len(trials) == 36
+    assert server_log.read_text().count("HTTP/1.1") - before == 4 + 4 * len(HISTORIES)
 
 
 def test_a_login_is_sent_and_a_refused_one_is_one_sentence(monkeypatch):
@@ -145,36 +119,32 @@ def test_a_login_is_sent_and_a_refused_one_is_one_sentence(monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{server.server_port}"
         with pytest.raises(ConfigError, match=r"401.*MLFLOW_TRACKING_USERNAME"):
-            open_store(uri).load("0" * 32)
+            load_runs(uri, ["0" * 32])
         server.shutdown()
     assert server.seen == ["Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="]  # of RFC 7617
-    monkeypatch.setenv("MLFLOW_TRACKING_AWS_SIGV4", "true")
-    assert isinstance(open_store(uri), ClientStore)
 
 
 @pytest.mark.parametrize("where", ["sqlite", "server"])
 def test_an_unknown_run_id_is_named_with_its_store(sweep, server, where):
     uri = server if where == "server" else f"sqlite:///{sweep.parent / 'mlflow.db'}"
     with pytest.raises(ConfigError, match=f"has no MLflow run {'0' * 32}: check the id"):
-        open_store(uri).load("0" * 32)
+        load_runs(uri, ["0" * 32])
 
 
-@pytest.mark.parametrize("reader", [open_store, ClientStore])
-def test_a_deleted_run_says_how_to_restore_it_and_a_deleted_trial_is_left_out(store, reader):
+def test_a_deleted_run_says_how_to_restore_it_and_a_deleted_trial_is_left_out(store):
     parent = store.run("sweep", tags={"pld_ray.kind": "sweep"})
     trials = [store.run(name, parent=parent) for name in ("t0", "t1")]
     store.client.delete_run(trials[0])
-    found, children = reader(store.uri).load(parent)
+    found, children = load_runs(store.uri, [parent])[0]
     assert (found.run_id, [c.run_id for c in children]) == (parent, [trials[1]])
     with pytest.raises(ConfigError, match="was deleted: restore it with `mlflow runs restore"):
-        reader(store.uri).load(trials[0])
+        load_runs(store.uri, [trials[0]])
 
 
 def test_values_that_are_not_numbers_are_left_out(store):
     run_id = store.run("r", metrics={"residual_scale": [(1, 0.5), (2, float("nan")), (3, 1.0)]})
-    for reader in (open_store, ClientStore):
-        run, _ = reader(store.uri).load(run_id)
-        assert run.metrics["residual_scale"].steps.tolist() == [1, 3]
+    run, _ = load_runs(store.uri, [run_id])[0]
+    assert run.metrics["residual_scale"].steps.tolist() == [1, 3]
 
 
 def test_a_server_that_does_not_answer_is_one_sentence():
@@ -182,27 +152,20 @@ def test_a_server_that_does_not_answer_is_one_sentence():
         sock.bind(("127.0.0.1", 0))  # bound, but nobody listens
         uri = f"http://127.0.0.1:{sock.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"MLflow at {uri} cannot be read .*start the server"):
-            open_store(uri).load("0" * 32)
+            load_runs(uri, ["0" * 32])
 
 
 def test_a_file_that_is_gone_or_no_store_is_one_sentence(tmp_path):
     with pytest.raises(
         ConfigError, match=r"mlflow.db, the MLflow store, is missing: .*tracking_uri"
     ):
-        open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+        load_runs(f"sqlite:///{tmp_path / 'mlflow.db'}", ["0" * 32])
     (tmp_path / "text.db").write_text("not a database, but long enough to look at\n" * 50)
     with pytest.raises(ConfigError, match=r"text.db cannot be read as an MLflow store"):
-        open_store(f"sqlite:///{tmp_path / 'text.db'}")
+        load_runs(f"sqlite:///{tmp_path / 'text.db'}", ["0" * 32])
     sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE t (x)")
     with pytest.raises(ConfigError, match=r"empty.db is no MLflow store"):
-        open_store(f"sqlite:///{tmp_path / 'empty.db'}")
-
-
-def test_tables_laid_out_differently_are_left_to_mlflow(tmp_path):
-    connection = sqlite3.connect(tmp_path / "other.db")
-    connection.execute("CREATE TABLE runs (run_uuid TEXT)")
-    connection.commit()
-    assert isinstance(open_store(f"sqlite:///{tmp_path / 'other.db'}"), ClientStore)
+        load_runs(f"sqlite:///{tmp_path / 'empty.db'}", ["0" * 32])
 
 
 # --- what was asked for ---------------------------------------------------------------------------

@@ -1,0 +1,153 @@
+"""Reading runs from an MLflow store, with MLflow's client."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sqlite3
+import urllib.parse
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pld_ray.config import ConfigError
+from pld_ray.report.runs import HISTORIES, LATEST, PARENT_TAG, Run
+from pld_ray.report.series import Series
+from pld_ray.tracking.mlflow_record import sqlite_path
+
+TIMEOUT_S = 10
+REQUESTS_AT_ONCE = 8
+PAGE_RUNS = 1000
+NO_SUCH_RUN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+
+
+def load_runs(tracking_uri: str, run_ids: Sequence[str]) -> list[tuple[Run, list[Run]]]:
+    """Runs, each with the runs below it in the order of their start; deleted ones are left out.
+
+    Raises:
+        ConfigError: the store cannot be read, or one of the runs is not there or was deleted.
+    """
+    check_sqlite(tracking_uri)
+    with _readable(tracking_uri):
+        from mlflow.tracking import MlflowClient
+
+        from pld_ray.tracking.quiet import mlflow_manners
+
+        with mlflow_manners(TIMEOUT_S), ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            client = MlflowClient(tracking_uri, tracking_uri)
+            families = list(pool.map(lambda run_id: _family(client, run_id), run_ids))
+            found = {run.info.run_id: run for family in families for run in family}
+            wanted = [
+                (run_id, key)
+                for run_id, run in found.items()
+                for key in HISTORIES
+                if key in run.data.metrics
+            ]
+            histories = pool.map(lambda which: _history(client, *which), wanted)
+            metrics: dict[str, dict[str, Series]] = {run_id: {} for run_id in found}
+            for (run_id, key), series in zip(wanted, histories, strict=True):
+                if len(series):
+                    metrics[run_id][key] = series
+    runs = {run_id: _run(run, metrics[run_id]) for run_id, run in found.items()}
+    lists = [[runs[run.info.run_id] for run in family] for family in families]
+    return [(first, rest) for first, *rest in lists]
+
+
+def check_sqlite(tracking_uri: str) -> None:
+    """Refuse a sqlite file that is no store: MLflow would make one of it.
+
+    Raises:
+        ConfigError: naming the file.
+    """
+    path = sqlite_path(tracking_uri)
+    if path is None:
+        return
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}, the MLflow store, is missing: give its new place with "
+            "--tracking_uri=sqlite:///..."
+        )
+    address = f"file:{urllib.parse.quote(str(path))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=TIMEOUT_S)) as file:
+            columns = file.execute("PRAGMA table_info(runs)").fetchall()
+    except sqlite3.Error as error:
+        raise ConfigError(f"{path} cannot be read as an MLflow store: {error}") from error
+    if not columns:
+        raise ConfigError(f"{path} is no MLflow store: the table `runs` is missing")
+
+
+@contextlib.contextmanager
+def _readable(tracking_uri: str) -> Iterator[None]:
+    """Whatever driver or HTTP stack lies behind the URI: what it says becomes one sentence."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0][:200]
+        advice = "start the server, or give another store with --tracking_uri=..."
+        if getattr(error, "get_http_status_code", int)() in (401, 403):
+            advice = (
+                "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to a login that may read"
+            )
+        raise ConfigError(
+            f"MLflow at {tracking_uri} cannot be read ({reason}): {advice}"
+        ) from error
+
+
+def _family(client: Any, run_id: str) -> list[Any]:
+    """A run and its children; runs of training have none, so that they are not asked for."""
+    from mlflow.exceptions import MlflowException
+
+    where = client.tracking_uri
+    try:
+        root = client.get_run(run_id)
+    except MlflowException as error:
+        if error.error_code not in NO_SUCH_RUN:
+            raise
+        raise ConfigError(
+            f"{where} has no MLflow run {run_id}: check the id, or give the right store with "
+            "--tracking_uri=..."
+        ) from error
+    if root.info.lifecycle_stage != "active":
+        raise ConfigError(
+            f"MLflow run {run_id} at {where} was deleted: restore it with "
+            f"`mlflow runs restore --run-id {run_id}`"
+        )
+    found, token = [root], None
+    while root.data.tags.get("pld_ray.kind") not in ("train", "trial"):
+        page = client.search_runs(
+            [root.info.experiment_id],
+            f"tags.`{PARENT_TAG}` = '{run_id}'",
+            max_results=PAGE_RUNS,
+            order_by=["attributes.start_time ASC", "attributes.run_id ASC"],
+            page_token=token,
+        )
+        found += page
+        if not (token := page.token):
+            break
+    return found
+
+
+def _history(client: Any, run_id: str, key: str) -> Series:
+    """Every value of a metric but NaN."""
+    points = sorted(client.get_metric_history(run_id, key), key=lambda m: (m.step, m.timestamp))
+    return Series.of([(m.step, m.value) for m in points if m.value == m.value])
+
+
+def _run(run: Any, metrics: dict[str, Series]) -> Run:
+    info, data = run.info, run.data
+    newest = {key: data.metrics.get(key, math.nan) for key in LATEST}
+    return Run(
+        info.run_id,
+        info.run_name or "",
+        info.status,
+        info.start_time,
+        info.end_time,
+        info.artifact_uri or "",
+        dict(data.params),
+        dict(data.tags),
+        metrics,
+        {key: value for key, value in newest.items() if value == value},  # NaN is not recorded
+    )
