@@ -12,7 +12,7 @@ LONGEST_FILES = (
     "test_algorithm.py",
     "test_asynchronous.py",
     "test_sweep.py",
-    "test_pool_faults.py",
+    "test_faults.py",
     "test_pool.py",
     "test_parity.py",
     "test_train.py",

@@ -99,8 +99,8 @@ class PoolOptions:
         16, "Rows that one pool request batch may hold.", within="[1, 4096]"
     )
     max_wait_ms: float = option(
-        25.0,
-        "Milliseconds for which a replica waits for more requests at most, and only while it pays.",
+        5.0,
+        "Milliseconds for which an idle replica waits for more requests, once there is one.",
         within="[0, 60000]",
         unit="ms",
     )

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
 from pld_ray.algorithm.residual.stored_columns import replay_schema
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
+from pld_ray.config.groups import PoolOptions
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
 from pld_ray.config.start_check import check_start
@@ -101,18 +102,9 @@ def policy_loader(policy: PolicyConfig) -> dict[str, Any]:
 
 
 def pool_options(config: TrainConfig) -> dict[str, Any]:
-    """The arguments of `BasePolicyPool`."""
-    policy = config.policy
+    """The fields of `PoolSpec` that a run sets."""
     return {
-        "num_replicas": policy.replicas,
-        "max_batch_size": policy.max_batch_size,
-        "max_wait_ms": policy.max_wait_ms,
-        "num_cpus": policy.num_cpus_per_replica,
-        "num_gpus": policy.num_gpus_per_replica,
-        "max_replicas": policy.max_replicas or policy.replicas,
-        "deadline_s": policy.deadline_s,
-        "hang_timeout_s": policy.hang_timeout_s,
-        "late_after_s": min(30.0, policy.deadline_s / 2),
+        **{field.name: getattr(config.policy, field.name) for field in fields(PoolOptions)},
         "resources": dict(config.placement.base_policy),
         "scheduling_strategy": config.placement.base_policy_strategy,
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pld_ray.policies.observation_history import ObservationHistory
-from pld_ray.policies.protocol import BasePolicy, PolicyDescription, Prediction, infer
+from pld_ray.policies.protocol import BasePolicy, PolicyDescription, Prediction
 
 
 class Prefetched(NamedTuple):
@@ -16,19 +17,6 @@ class Prefetched(NamedTuple):
 
     pending: Any
     row: int
-
-
-class Computed:
-    """A request to a policy that can only compute there and then."""
-
-    def __init__(self, output: Prediction) -> None:
-        self._output = output
-
-    def result(self) -> Prediction:
-        return self._output
-
-    def cancel(self) -> None:
-        pass
 
 
 class ChunkCache:
@@ -111,7 +99,6 @@ class ChunkCache:
         self._episode[ids] += 1
         self._chunk[ids] = 0
         self._history.reset(ids)
-        self.policy.reset(ids.tolist())
 
     def act(
         self,
@@ -143,7 +130,7 @@ class ChunkCache:
             empty = np.flatnonzero(self._next[ids] >= self._end[ids])
             if len(empty):
                 request = self._request(windows, tasks, ids, empty)
-                self._adopt(ids[empty], infer(self.policy, **request))
+                self._adopt(ids[empty], self.policy.infer(**request))
                 self._count(empty)
         actions = self._chunks[ids, self._next[ids]]
         if self._prefetch:
@@ -181,12 +168,16 @@ class ChunkCache:
             return
         request = self._request(windows, tasks, ids, rows)
         if self._facts.rtc:
-            # copies: the request may be sent again when the next chunk is in place
-            request["leftovers"] = [
-                self._normalized[env, self._next[env] :].copy() for env in ids[rows]
-            ]
-        submit = getattr(self.policy, "submit", None)
-        pending = submit(**request) if submit else Computed(infer(self.policy, **request))
+            leftovers = np.full((len(rows), *self._normalized.shape[1:]), np.nan, dtype=np.float32)
+            for row, env in enumerate(ids[rows]):
+                left = self._normalized[env, self._next[env] :]
+                leftovers[row, : len(left)] = left
+            request["leftovers"] = leftovers
+        if hasattr(self.policy, "submit"):
+            pending = self.policy.submit(**request)
+        else:
+            pending = concurrent.futures.Future()
+            pending.set_result(self.policy.infer(**request))
         for row, env in enumerate(ids[rows].tolist()):
             self._prefetched[env] = Prefetched(pending, row)
         self._count(rows)
@@ -198,7 +189,7 @@ class ChunkCache:
                 continue
             pending, row = self._prefetched[env]
             try:
-                prediction = Prediction(*pending.result())
+                prediction = pending.result()
             except Exception:
                 self._prefetched = {
                     e: p for e, p in self._prefetched.items() if p.pending is not pending

@@ -9,89 +9,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from pld_ray.policies.checkpoint import (
-    CONFIG,
-    PolicyCheckpoint,
-    folder_fingerprint,
-    open_checkpoint,
-)
-from pld_ray.policies.leftovers import Leftovers, checked, grouped
-from pld_ray.policies.lerobot_names import (
-    environment_names,
-    missing_observations,
-    needed_features,
-    suggest_rename_map,
-)
+from pld_ray.policies.checkpoint import CONFIG, folder_fingerprint, open_checkpoint
+from pld_ray.policies.lerobot_names import environment_names, needed_features
 from pld_ray.policies.lerobot_network import DTYPES, load_config, load_network
 from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
-from pld_ray.policies.lerobot_rtc import enable_rtc
+from pld_ray.policies.lerobot_rtc import enable_rtc, grouped
 from pld_ray.policies.lerobot_sampling import chosen_feature_dim, make_sampler
-from pld_ray.policies.protocol import BATCH_ROWS, Prediction, row_shape
-
-__all__ = ["SUPPORTED_TYPES", "LeRobotBasePolicy", "load_base_policy", "suggest_rename_map"]
+from pld_ray.policies.protocol import BATCH_ROWS, PolicyDescription, Prediction
 
 SUPPORTED_TYPES = ("act", "diffusion", "smolvla", "pi0", "pi05")
 """LeRobot policy types whose rows were proved independent of each other (see the tests)."""
 
 
-def load_base_policy(
-    path: str | Path | None = None,
-    device: str = "cpu",
-    batch_rows: int = BATCH_ROWS,
-    dtype: str | None = None,
-    compile: bool = False,
-    rename_map: Mapping[str, str] | None = None,
-    tokenizer_path: str | Path | None = None,
-    vlm_path: str | Path | None = None,
-    n_action_steps: int | None = None,
-    features: str = "none",
-    rtc: bool = False,
-) -> LeRobotBasePolicy:
-    """Load a LeRobot policy, frozen and in evaluation mode.
-
-    Args:
-        path: the pretrained directory with `config.json`, the weights and the two processors,
-            loaded without the network; or a hub name `owner/name`; None is the embedded ACT
-            policy of `pld_tabletop`.
-        device: torch device of the network; answers are numpy arrays on the host.
-        batch_rows: rows of every network call. Answers are bit-identical only among policies of
-            equal `batch_rows` and device, and on the CPU of equal numbers of torch threads.
-        dtype: `float32` or `bfloat16`; None is the checkpoint's. Act and diffusion keep float32
-            weights and compute in bfloat16 (autocast).
-        compile: `torch.compile` what is called most: the network, or the denoising step.
-        rename_map: environment's observation name -> the policy's; None is the one that the
-            checkpoint was trained with.
-        tokenizer_path: local folder of the tokeniser, for policies that name one on the hub.
-        vlm_path: local folder of SmolVLA's vision-language model (its configuration, tokeniser
-            and processor); default `tokenizer_path`, which may be the same folder.
-        n_action_steps: actions of a chunk that are played; None is the checkpoint's own number.
-        features: `pooled` returns the mean of the vision-language prefix (smolvla, pi0, pi05)
-            beside the chunk, see `infer_with_features`; `none` does not.
-        rtc: real-time chunking (smolvla, pi0, pi05): a chunk can be made to continue another one,
-            see `infer_with_leftovers`.
-
-    Raises:
-        FileNotFoundError: the directory, one of its files, or the tokeniser is missing.
-        ValueError: a file is broken, weights are missing or unknown, the policy type is not
-            supported, the device is absent, or an argument does not fit the policy.
-    """
-    return LeRobotBasePolicy(
-        open_checkpoint(path),
-        device=device,
-        batch_rows=batch_rows,
-        dtype=dtype,
-        compile=compile,
-        rename_map=rename_map,
-        tokenizer_path=tokenizer_path,
-        vlm_path=vlm_path,
-        n_action_steps=n_action_steps,
-        features=features,
-        rtc=rtc,
-    )
-
-
 class LeRobotBasePolicy:
-    """A LeRobot policy that answers rows independently: a `BasePolicy`.
+    """A LeRobot policy, frozen and in evaluation mode, that answers rows independently.
 
     `select_action` is never called: its queue is one per policy object and mixes environments
     that are not in lock step.
@@ -105,22 +36,41 @@ class LeRobotBasePolicy:
     one thread, or `batch_rows` 1.
 
     Args:
-        checkpoint: files checked by `open_checkpoint`.
-        batch_rows: 8 costs a single row 0.3 ms more than its own forward pass (1.4 against
-            1.1 ms for the embedded policy) and eight rows nothing.
-        device, dtype, compile, rename_map, tokenizer_path, vlm_path, n_action_steps, features,
-            rtc: see `load_base_policy`.
+        path: the pretrained directory with `config.json`, the weights and the two processors,
+            loaded without the network; or a hub name `owner/name`; None is the embedded ACT
+            policy of `pld_tabletop`.
+        device: torch device of the network; answers are numpy arrays on the host.
+        batch_rows: rows of every network call; 8 cost a single row 0.3 ms more than its own forward
+            pass (1.4 against 1.1 ms for the embedded policy) and eight rows nothing. Answers are
+            bit-identical only among policies of equal `batch_rows` and device, and on the CPU of
+            equal numbers of torch threads.
+        dtype: `float32` or `bfloat16`; None is the checkpoint's. Act and diffusion keep float32
+            weights and compute in bfloat16 (autocast).
+        compile: `torch.compile` what is called most: the network, or the denoising step.
+        rename_map: environment's observation name -> the policy's; None is the one that the
+            checkpoint was trained with.
+        tokenizer_path: local folder of the tokeniser, for policies that name one on the hub.
+        vlm_path: local folder of SmolVLA's vision-language model (its configuration, tokeniser
+            and processor); default `tokenizer_path`, which may be the same folder.
+        n_action_steps: actions of a chunk that are played; None is the checkpoint's own number.
+        features: `pooled` returns the mean of the vision-language prefix (smolvla, pi0, pi05)
+            beside the chunk, `none` does not.
+        rtc: real-time chunking (smolvla, pi0, pi05): a chunk can be made to continue another one,
+            see `BasePolicy.infer`.
 
     Attributes:
         input_features: observation -> shape of one row, in the environment's names.
-        chunk_size: T, actions per row that `infer` returns; `n_action_steps` of them are played.
-        n_obs_steps: observations per row that `infer` takes.
-        feature_dim: F, width of the pooled feature; 0 without.
+        chunk_size, n_obs_steps, feature_dim: see `PolicyDescription`.
+
+    Raises:
+        FileNotFoundError: the directory, one of its files, or the tokeniser is missing.
+        ValueError: a file is broken, weights are missing or unknown, the policy type is not
+            supported, the device is absent, or an argument does not fit the policy.
     """
 
     def __init__(
         self,
-        checkpoint: PolicyCheckpoint,
+        path: str | Path | None = None,
         device: str = "cpu",
         batch_rows: int = BATCH_ROWS,
         dtype: str | None = None,
@@ -132,6 +82,7 @@ class LeRobotBasePolicy:
         features: str = "none",
         rtc: bool = False,
     ) -> None:
+        checkpoint = open_checkpoint(path)
         if batch_rows < 1:
             raise ValueError(f"batch_rows must be at least 1, not {batch_rows}")
         if checkpoint.policy_type not in SUPPORTED_TYPES:
@@ -181,9 +132,7 @@ class LeRobotBasePolicy:
             tokenizer=tokenizer_path and folder_fingerprint(tokenizer_path),
             vlm=vlm_path and folder_fingerprint(vlm_path),
         )
-
-    def reset(self, env_ids: Sequence[int]) -> None:
-        """Nothing is kept between calls, so nothing is dropped."""
+        self._description = PolicyDescription.of(self)
 
     def infer(
         self,
@@ -191,82 +140,16 @@ class LeRobotBasePolicy:
         tasks: Sequence[str],
         env_ids: Sequence[int],
         seeds: Sequence[int] | None = None,
-    ) -> np.ndarray:
-        """See `BasePolicy.infer`; T is `chunk_size`.
-
-        Args:
-            observations: [B, ...], or [B, n_obs_steps, ...] oldest first if `n_obs_steps` > 1.
-            seeds: not used by deterministic policies such as ACT.
-
-        Raises:
-            ValueError: a needed observation is missing or has another shape, the number of tasks
-                differs from the number of rows, or a stochastic policy is given no seeds.
-        """
-        return self._predict(observations, tasks, seeds).chunks
-
-    def infer_with_features(
-        self,
-        observations: Mapping[str, np.ndarray],
-        tasks: Sequence[str],
-        env_ids: Sequence[int],
-        seeds: Sequence[int] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """As `infer`, with the pooled features [B, F] float32 of the same forward pass.
-
-        Raises:
-            ValueError: as `infer`, or the policy was loaded without features.
-        """
-        if not self.feature_dim:
-            raise ValueError("this base policy has no features: load it with features='pooled'")
-        chunks, features, _ = self._predict(observations, tasks, seeds)
-        assert features is not None
-        return chunks, features
-
-    def infer_with_leftovers(
-        self,
-        observations: Mapping[str, np.ndarray],
-        tasks: Sequence[str],
-        env_ids: Sequence[int],
-        seeds: Sequence[int] | None = None,
-        leftovers: Leftovers | None = None,
+        leftovers: np.ndarray | None = None,
     ) -> Prediction:
-        """As `infer`, guided by what is left of other chunks, with all that one pass gives.
-
-        Args:
-            leftovers: one per row, cut from a `Prediction.normalized`, or None for a row without;
-                None for no row with one.
+        """See `BasePolicy.infer`; `seeds` are not used by deterministic policies such as ACT.
 
         Raises:
-            ValueError: as `infer`, a leftover does not fit, or the policy was loaded without rtc.
+            ValueError: a request that does not fit, see `PolicyDescription.check`, or a stochastic
+                policy without one seed a row.
         """
-        if not self.rtc:
-            raise ValueError("this base policy takes no leftovers: load it with rtc=True")
-        return self._predict(observations, tasks, seeds, leftovers)
-
-    def check(self, observations: Mapping[str, np.ndarray], tasks: Sequence[str]) -> int:
-        """The number of rows of a well-formed request; refuses any other, naming what is wrong."""
-        if not set(self.input_features) <= set(observations):
-            raise ValueError(missing_observations(self.input_features, observations))
-        window = () if self.n_obs_steps == 1 else (self.n_obs_steps,)
-        for key, shape in self.input_features.items():
-            expected = (len(tasks), *window, *row_shape(key, shape))
-            if tuple(observations[key].shape) != expected:
-                raise ValueError(
-                    f"observation {key!r} has shape {tuple(observations[key].shape)}; expected "
-                    f"{expected} for {len(tasks)} tasks"
-                )
-        return len(tasks)
-
-    def _predict(
-        self,
-        observations: Mapping[str, np.ndarray],
-        tasks: Sequence[str],
-        seeds: Sequence[int] | None,
-        leftovers: Leftovers | None = None,
-    ) -> Prediction:
-        num_rows = self.check(observations, tasks)
+        num_rows = self._description.check(observations, tasks, leftovers)
         seeds = self._checked_seeds(seeds, num_rows)
-        leftovers = checked(leftovers, num_rows, self.chunk_size, self.action_dim)
         chunks = np.empty((num_rows, self.chunk_size, self.action_dim), dtype=np.float32)
         features = np.empty((num_rows, self.feature_dim), dtype=np.float32)
         normalized = np.empty_like(chunks) if self.rtc else None

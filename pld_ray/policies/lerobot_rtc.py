@@ -8,7 +8,9 @@ guided chunk takes hardly longer than another.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
+import numpy as np
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies.rtc import RTCConfig
 
@@ -48,3 +50,28 @@ def enable_rtc(config: PreTrainedConfig) -> int:
         )
     config.rtc_config = own
     return int(own.execution_horizon)
+
+
+def grouped(
+    leftovers: np.ndarray | None, num_rows: int, batch_rows: int, execution_horizon: int
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """Rows that may share a network call, with their leftovers.
+
+    A call is guided by leftovers of one length, or not at all. Actions beyond the execution horizon
+    have no weight and are cut off, so that rows which differ in those alone share a call.
+
+    Args:
+        leftovers: [num_rows, T, A], NaN behind the end of each; None for none.
+
+    Yields:
+        At most `batch_rows` row numbers [G], ascending, and leftovers [G, L, A] or None.
+    """
+    lengths = np.zeros(num_rows, dtype=np.int64)
+    if leftovers is not None:
+        cut = leftovers[:, :execution_horizon].astype(np.float32)
+        lengths = (~np.isnan(cut).any(axis=2)).sum(axis=1)
+    for length in np.unique(lengths):
+        members = np.flatnonzero(lengths == length)
+        for start in range(0, len(members), batch_rows):
+            rows = members[start : start + batch_rows]
+            yield rows, cut[rows, :length] if length else None

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pld_ray.policies.protocol import Prediction
+
 
 class NoBasePolicy:
     """Zeros: no motion, and no gripper command. For learning from scratch.
@@ -21,18 +23,17 @@ class NoBasePolicy:
     def __init__(self, action_dim: int) -> None:
         self.action_dim = action_dim
 
-    def reset(self, env_ids: Sequence[int]) -> None:
-        """Nothing to do."""
-
     def infer(
         self,
         observations: Mapping[str, np.ndarray],
         tasks: Sequence[str],
         env_ids: Sequence[int],
         seeds: Sequence[int] | None = None,
-    ) -> np.ndarray:
+        leftovers: np.ndarray | None = None,
+    ) -> Prediction:
         """Zeros [B, T, A]."""
-        return np.zeros((len(env_ids), self.n_action_steps, self.action_dim), dtype=np.float32)
+        shape = (len(env_ids), self.n_action_steps, self.action_dim)
+        return Prediction(np.zeros(shape, dtype=np.float32))
 
 
 def base_policy_fingerprint(kind: str, path: str | None) -> str:

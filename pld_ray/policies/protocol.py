@@ -4,78 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from pld_ray.policies.leftovers import Leftovers, checked
+from pld_ray.policies.lerobot_names import missing_observations
 
 BATCH_ROWS = 8
 """Default rows of every network call, see `LeRobotBasePolicy`."""
-
-
-@runtime_checkable
-class BasePolicy(Protocol):
-    """A frozen policy that maps observations to chunks of actions.
-
-    It keeps no state between calls: a row's answer depends on that row's observation, task, seed
-    and leftover alone, bit for bit, whoever shares the batch. Who plays which chunk is
-    `ChunkCache`'s.
-
-    Attributes:
-        action_dim: A, length of one action.
-        n_action_steps: T, how many actions of a chunk are played before the policy is asked again.
-        input_features: observation key -> shape of one row, as declared by the checkpoint (images
-            channel-first there, given channel-last uint8).
-        fingerprint: sha256 over configuration, weights and processors; equal fingerprints mean
-            equal answers on equal hardware.
-
-    A policy may also have these, which callers read through `PolicyDescription.of`:
-
-    * `chunk_size` (default `n_action_steps`): actions per row that `infer` returns. Those beyond
-      `n_action_steps` are played by prefetched chunks only, see `ChunkCache`.
-    * `n_obs_steps` (default 1): if above 1, each observation is [B, n_obs_steps, ...], oldest
-      first.
-    * `feature_dim` (default 0): F. If above 0, `infer_with_features` takes what `infer` takes and
-      returns the chunks and features [B, F] float32 from the same forward pass.
-    * `rtc` (default False): real-time chunking. If True, `infer_with_leftovers` takes what `infer`
-      takes and `leftovers` (one per row or None, see the module of that name), and returns a
-      `Prediction` with `normalized`.
-    * `batch_rows`: rows of every network call, for a policy that pads and splits to one shape.
-    * `check(observations, tasks)`: raises ValueError for a request that does not fit, so that it
-      can be refused before it joins a batch.
-    * `submit`: takes what `infer` takes, with `rtc` also `leftovers`, and returns at once;
-      `.result()` of what it returns is a `Prediction`, `.cancel()` says that nobody will ask for
-      it.
-    """
-
-    action_dim: int
-    n_action_steps: int
-    input_features: dict[str, tuple[int, ...]]
-    fingerprint: str
-
-    def reset(self, env_ids: Sequence[int]) -> None:
-        """An episode starts in these environments. Stateless policies have nothing to do."""
-
-    def infer(
-        self,
-        observations: Mapping[str, np.ndarray],
-        tasks: Sequence[str],
-        env_ids: Sequence[int],
-        seeds: Sequence[int] | None = None,
-    ) -> np.ndarray:
-        """One chunk of actions per row.
-
-        Args:
-            observations: key -> [B, ...]; keys that the policy does not use are ignored.
-            tasks: B instructions in words.
-            env_ids: B environment numbers, for policies that key anything by environment.
-            seeds: B integers; a stochastic policy draws row i's noise from seed i alone.
-
-        Returns:
-            [B, T, A] float32 in environment units (T is `chunk_size` if the policy has one).
-        """
-        ...
 
 
 class Prediction(NamedTuple):
@@ -91,14 +27,71 @@ class Prediction(NamedTuple):
 
     def rows(self, rows: slice) -> Prediction:
         """The answer to some of the rows."""
-        optional = (self.features, self.normalized)
-        features, normalized = (None if part is None else part[rows] for part in optional)
-        return Prediction(self.chunks[rows], features, normalized)
+        return Prediction(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+
+
+@runtime_checkable
+class BasePolicy(Protocol):
+    """A frozen policy that maps observations to chunks of actions.
+
+    It keeps no state between calls: a row's answer depends on that row's observation, task, seed
+    and leftover alone, bit for bit, whoever shares the batch. Who plays which chunk is
+    `ChunkCache`'s.
+
+    Attributes:
+        action_dim: A, length of one action.
+        n_action_steps: how many actions of a chunk are played before the policy is asked again.
+        input_features: observation key -> shape of one row, as declared by the checkpoint (images
+            channel-first there, given channel-last uint8).
+        fingerprint: sha256 over configuration, weights and processors; equal fingerprints mean
+            equal answers on equal hardware.
+
+    What else `PolicyDescription` lists is optional, and read through `PolicyDescription.of`. So is
+    `submit`, which takes what `infer` takes and returns at once: `.result()` of what it returns is
+    the `Prediction`, `.cancel()` says that nobody will ask for it.
+    """
+
+    action_dim: int
+    n_action_steps: int
+    input_features: dict[str, tuple[int, ...]]
+    fingerprint: str
+
+    def infer(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        env_ids: Sequence[int],
+        seeds: Sequence[int] | None = None,
+        leftovers: np.ndarray | None = None,
+    ) -> Prediction:
+        """One chunk of actions per row.
+
+        Args:
+            observations: key -> [B, ...], or [B, n_obs_steps, ...] oldest first if `n_obs_steps` is
+                above 1; keys that the policy does not use are ignored.
+            tasks: B instructions in words.
+            env_ids: B environment numbers, for policies that key anything by environment.
+            seeds: B integers; a stochastic policy draws row i's noise from seed i alone.
+            leftovers: [B, T, A] float32 in the policy's own units: what is left of the chunk being
+                played, from the action of this step on, then NaN; a row of NaN has none, such as an
+                episode's first. Given to policies with `rtc` only. Source: Black et al. 2025,
+                "Real-Time Execution of Action Chunking Flow Policies", arXiv 2506.07339.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyDescription:
-    """The facts of a policy that others must know without loading it; see `BasePolicy`."""
+    """The facts of a policy that others must know without loading it.
+
+    Attributes:
+        chunk_size: T, actions per row that `infer` returns (default `n_action_steps`). Those beyond
+            `n_action_steps` are played by prefetched chunks only, see `ChunkCache`.
+        n_obs_steps: observations per row that `infer` takes.
+        feature_dim: F, width of the features that it returns; 0 for none.
+        batch_rows: rows of every network call, for a policy that pads and splits to one shape.
+        rtc: real-time chunking: it takes leftovers and returns normalised chunks.
+    """
 
     action_dim: int
     n_action_steps: int
@@ -125,65 +118,59 @@ class PolicyDescription:
             rtc=bool(getattr(policy, "rtc", False)),
         )
 
-    def zeros(self, rows: int) -> dict[str, np.ndarray]:
-        """Observations [rows, ...] of zeros in the shapes and types that the policy takes."""
+    def shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the observations of a request; images [rows, H, W, C]."""
         window = () if self.n_obs_steps == 1 else (self.n_obs_steps,)
         return {
-            key: np.zeros((rows, *window, *row_shape(key, shape)), dtype=row_dtype(key, shape))
+            key: (rows, *window, *((*shape[1:], shape[0]) if is_image(key, shape) else shape))
             for key, shape in self.input_features.items()
         }
 
-    def check(self, observations: Mapping[str, np.ndarray], tasks: Sequence[str]) -> int:
-        """The number of rows of a request with every needed observation, one per task.
+    def zeros(self, rows: int) -> dict[str, np.ndarray]:
+        """Observations of zeros in the shapes and types that the policy takes."""
+        return {
+            key: np.zeros(
+                shape, np.uint8 if is_image(key, self.input_features[key]) else np.float32
+            )
+            for key, shape in self.shapes(rows).items()
+        }
+
+    def check(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        leftovers: np.ndarray | None = None,
+    ) -> int:
+        """The number of rows of a request that fits.
 
         Raises:
-            ValueError: an observation is missing, or has another number of rows than `tasks`.
+            ValueError: an observation is missing or has another shape, or the leftovers do not fit.
         """
-        missing = sorted(set(self.input_features) - set(observations))
-        if missing:
-            raise ValueError(f"the base policy needs {missing}; got {sorted(observations)}")
-        for key in self.input_features:
-            if np.shape(observations[key])[:1] != (len(tasks),):
+        num_rows = len(tasks)
+        if not set(self.input_features) <= set(observations):
+            raise ValueError(missing_observations(self.input_features, observations))
+        for key, expected in self.shapes(num_rows).items():
+            if np.shape(observations[key]) != expected:
                 raise ValueError(
                     f"observation {key!r} has shape {np.shape(observations[key])}; expected "
-                    f"{len(tasks)} rows, one for each task"
+                    f"{expected} for {num_rows} tasks"
                 )
-        return len(tasks)
-
-    def check_leftovers(
-        self, leftovers: Leftovers | None, num_rows: int
-    ) -> list[np.ndarray | None] | None:
-        """The leftovers of a request as float32; None if no row has one.
-
-        Raises:
-            ValueError: the policy takes none, or they do not fit.
-        """
-        if leftovers is not None and not self.rtc:
+        if leftovers is None:
+            return num_rows
+        if not self.rtc:
             raise ValueError(
                 "this base policy takes no leftovers: load it with rtc=True (policy.rtc=true), or "
                 "give none"
             )
-        return checked(leftovers, num_rows, self.chunk_size, self.action_dim)
-
-
-def infer(policy: BasePolicy, **request: Any) -> Prediction:
-    """The answer to one `BasePolicy.infer` request, with all that the policy has to tell."""
-    if getattr(policy, "rtc", False):
-        return Prediction(*policy.infer_with_leftovers(**request))  # type: ignore[attr-defined]
-    if getattr(policy, "feature_dim", 0) > 0:
-        return Prediction(*policy.infer_with_features(**request))  # type: ignore[attr-defined]
-    return Prediction(policy.infer(**request))
+        if leftovers.shape != (num_rows, self.chunk_size, self.action_dim):
+            raise ValueError(
+                f"leftovers of shape {leftovers.shape}; expected {num_rows} rows of "
+                f"{self.chunk_size} normalised actions of {self.action_dim} numbers, NaN after "
+                "the last"
+            )
+        return num_rows
 
 
 def is_image(key: str, shape: tuple[int, ...]) -> bool:
     """LeRobot's convention: three dimensions under `observation.image...`."""
     return key.startswith("observation.image") and len(shape) == 3
-
-
-def row_shape(key: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """One row as environments give it: images are declared [C, H, W] and given [H, W, C]."""
-    return (*shape[1:], shape[0]) if is_image(key, shape) else tuple(shape)
-
-
-def row_dtype(key: str, shape: tuple[int, ...]) -> type[np.generic]:
-    return np.uint8 if is_image(key, shape) else np.float32

@@ -2,5 +2,6 @@
 
 from pld_ray.pool.client import PoolClient
 from pld_ray.pool.pool import BasePolicyPool
+from pld_ray.pool.spec import PoolSpec
 
-__all__ = ["BasePolicyPool", "PoolClient"]
+__all__ = ["BasePolicyPool", "PoolClient", "PoolSpec"]

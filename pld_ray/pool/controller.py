@@ -1,4 +1,4 @@
-"""Keeps a pool's replicas: starts, watches, replaces, scales and drains them."""
+"""Keeps a pool's replicas: starts, watches, replaces and scales them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import logging
 import time
 from typing import Any
 
-from pld_ray.policies.protocol import PolicyDescription
+from pld_ray.policies import PolicyDescription
 from pld_ray.pool.autoscaler import Pressure, scale
-from pld_ray.pool.member import Member, NotStarted, PoolSpec
-from pld_ray.pool.metrics import RayCounter, added_up, latency_ms
-from pld_ray.pool.routing import ReplicaTable
+from pld_ray.pool.member import Member, NotStarted, Unwell
+from pld_ray.pool.messages import ReplicaTable
+from pld_ray.pool.metrics import added_up, counter, latency_ms
+from pld_ray.pool.spec import PoolSpec
 
 POLL_S = 0.5
 LONGEST_PAUSE_S = 30.0  # between two attempts to start a replica that does not start
@@ -26,16 +27,18 @@ class PoolController:
     If it crashes, Ray restarts it and it starts new replicas when the first client asks it.
     """
 
-    def __init__(self, spec: PoolSpec) -> None:
+    def __init__(self, spec: PoolSpec, name: str, token: bytes) -> None:
         self._spec = spec
+        self._name = name
+        self._token = token
         self._members: dict[str, Member] = {}
-        self._target = spec.num_replicas
+        self._target = spec.replicas
         self._pressure = Pressure()
         self._epoch = time.time_ns()
         self._versions, self._serials = itertools.count(1), itertools.count()
         self._table = ReplicaTable((self._epoch, 0))
         self._description: PolicyDescription | None = None
-        self._end_note = ""  # why no requests are taken any more
+        self._stopped = False
         self._restarts = 0
         self._past: list[dict[str, Any]] = []
         self._start_failures = 0
@@ -44,8 +47,7 @@ class PoolController:
         self._changed = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        tags = {"pool": spec.name}
-        self._restart_counter = RayCounter("restarts", "Replicas that were replaced", tags)
+        self._restart_counter = counter("restarts", "Replicas that were replaced", {"pool": name})
 
     # --- what clients and the pool ask -----------------------------------------------------------
 
@@ -56,10 +58,10 @@ class PoolController:
             RuntimeError: one does not start; the message is its error.
         """
         self._run()
-        while not self._is_complete():
+        while len(self._in_state("ready")) < self._target or self._in_state("starting"):
             if self._start_error:
                 raise RuntimeError(self._start_error)
-            await self._change()
+            await self._changed.wait()
         assert self._description is not None
         return self._description, self._table
 
@@ -67,29 +69,16 @@ class PoolController:
         self._run()
         return self._table
 
-    async def ready(self) -> None:
-        """Return when there are as many replicas as there should be and each of them answers."""
-        self._run()
-        while True:
-            ready = self._in_state("ready")
-            troubles = await asyncio.gather(*(member.trouble(self._table) for member in ready))
-            if not any(troubles) and self._is_complete():
-                return
-            for member, trouble in zip(ready, troubles, strict=True):
-                if trouble:
-                    self._replace(member, trouble)
-            await self._change()
-
     async def metrics(self) -> dict[str, Any]:
         """See `BasePolicyPool.metrics`."""
         self._run()
         members = [m for m in self._members.values() if m.state in ("ready", "draining")]
-        told = await asyncio.gather(*(member.metrics() for member in members))
-        alive = [snapshot for snapshot in told if snapshot is not None]
+        snapshots = await asyncio.gather(*(member.metrics() for member in members))
+        alive = [snapshot for snapshot in snapshots if snapshot is not None]
         latencies = [latency for s in alive for latency in s["latencies"]]
         replicas = [
             s and {**{k: v for k, v in s.items() if k != "latencies"}, "name": m.name}
-            for m, s in zip(members, told, strict=True)
+            for m, s in zip(members, snapshots, strict=True)
         ]
         return {
             **added_up([*self._past, *alive]),
@@ -102,28 +91,9 @@ class PoolController:
             "replicas": replicas,
         }
 
-    async def drain(self) -> None:
-        """Take no more requests; return when those that are queued have been answered."""
-        self._run()
-        self._end_note, self._target = "the pool drains", 0
-        for member in self._in_state("starting"):
-            self._end(member)
-        await asyncio.gather(*(self._drain(member) for member in self._in_state("ready")))
-        self._publish()
-
-    async def restart(self) -> None:
-        """Replace the replicas one after the other, each drained before it is ended."""
-        self._run()
-        for member in self._in_state("ready"):
-            if member.state == "ready":  # it may have been replaced meanwhile
-                await self._drain(member)
-            self._reconcile()
-            while not self._is_complete():
-                await self._change()
-
     async def stop(self) -> list[str]:
         """End all replicas at once; their names."""
-        self._end_note, self._target = "the pool was stopped", 0
+        self._stopped, self._target = True, 0
         if self._loop is not None:
             self._loop.cancel()
         names = list(self._members)
@@ -150,12 +120,12 @@ class PoolController:
 
     def _scale(self) -> None:
         ready = self._in_state("ready")
-        if self._end_note or not ready:
+        if self._stopped or not ready:
             return
         depth = sum(member.depth for member in ready)
         before = self._target
         self._target, self._pressure = scale(
-            self._spec.scaling, self._pressure, before, depth, time.monotonic()
+            self._spec, self._pressure, before, depth, time.monotonic()
         )
         if self._target != before:
             logger.info("base policy: %d replicas -> %d, depth %.1f", before, self._target, depth)
@@ -175,8 +145,8 @@ class PoolController:
             self._background(self._drain(member))
 
     def _start(self) -> None:
-        name = f"{self._spec.name}_{self._epoch}_{next(self._serials)}"
-        self._members[name] = Member(self._spec, name)
+        name = f"{self._name}_{self._epoch}_{next(self._serials)}"
+        self._members[name] = Member(self._spec, self._name, name, self._token)
         self._background(self._watch(self._members[name]))
 
     async def _watch(self, member: Member) -> None:
@@ -194,15 +164,17 @@ class PoolController:
         self._publish()
         while member.state == "ready":
             await asyncio.sleep(POLL_S)
-            if trouble := await member.trouble(self._table):
-                self._replace(member, trouble)
+            try:
+                await member.poll(self._table)
+            except Unwell as reason:
+                self._replace(member, reason)
 
-    def _replace(self, member: Member, trouble: str) -> None:
+    def _replace(self, member: Member, reason: Unwell) -> None:
         if member.state != "ready":
             return
-        logger.warning("base-policy replica %s %s: replacing it", member.name, trouble)
+        logger.warning("base-policy replica %s %s: replacing it", member.name, reason)
         self._restarts += 1
-        self._restart_counter.inc_by(1)
+        self._restart_counter.inc(1)
         self._end(member)
         self._reconcile()
         self._publish()
@@ -230,8 +202,8 @@ class PoolController:
         if member.state == "gone":
             return
         self._members.pop(member.name, None)
-        if "requests" in member.report:
-            self._past = [added_up([*self._past, member.report])]
+        if "requests" in member.counts:
+            self._past = [added_up([*self._past, member.counts])]
         member.end()
 
     # --- small things ----------------------------------------------------------------------------
@@ -243,20 +215,19 @@ class PoolController:
             (self._epoch, next(self._versions)),
             {member.name: member.depth for member in ready},
             {member.name: member.endpoint for member in ready if member.endpoint},
-            self._end_note or (self._start_error and f"none starts: {self._start_error}"),
-            accepting=not self._end_note,
+            self._note(),
+            accepting=not self._stopped,
         )
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _change(self) -> None:
-        await self._changed.wait()
+    def _note(self) -> str:
+        if self._stopped:
+            return "the pool was stopped"
+        return self._start_error and f"none starts: {self._start_error}"
 
     def _in_state(self, state: str) -> list[Member]:
         return [member for member in self._members.values() if member.state == state]
-
-    def _is_complete(self) -> bool:
-        return len(self._in_state("ready")) >= self._target and not self._in_state("starting")
 
     def _background(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)

@@ -3,84 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from pld_ray.policies.protocol import PolicyDescription
-from pld_ray.pool.autoscaler import Scaling
-from pld_ray.pool.client import NAMESPACE
-from pld_ray.pool.replica import MakePolicy, Replica
-from pld_ray.pool.routing import ReplicaTable
+from pld_ray.policies import PolicyDescription
+from pld_ray.pool.exchange import NAMESPACE
+from pld_ray.pool.messages import Endpoint, ReplicaTable
+from pld_ray.pool.replica import Replica
+from pld_ray.pool.spec import PoolSpec
 
 METRICS_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 1.0
 MAX_FAILURES = 3  # batches in a row that raise, after which a replica counts as broken
-
-
-@dataclasses.dataclass(frozen=True)
-class PoolSpec:
-    """What a controller must know; see `BasePolicyPool`.
-
-    Attributes:
-        options: Ray actor options of each replica.
-        token: what replicas' sockets ask for; empty if they have none.
-    """
-
-    name: str
-    make_policy: MakePolicy
-    policy_kwargs: Mapping[str, Any]
-    num_replicas: int
-    scaling: Scaling
-    max_batch_size: int
-    max_wait_ms: float
-    adaptive: bool
-    num_threads: int | None
-    options: Mapping[str, Any]
-    hang_timeout_s: float
-    start_timeout_s: float
-    token: bytes
+MAX_CONCURRENCY = 1000  # calls that may wait in one actor
 
 
 class NotStarted(Exception):
     """A replica is not ready; the message says why."""
 
 
+class Unwell(Exception):
+    """A replica must be replaced; the message says why."""
+
+
 class Member:
     """Starts a replica's actor and asks it things.
 
     Attributes:
-        state: "starting", "ready", "draining" or "gone"; the controller sets it.
+        state: the controller sets it.
         endpoint: of its socket, once it is ready.
-        report: its latest counts.
+        counts: its latest.
     """
 
-    def __init__(self, spec: PoolSpec, name: str) -> None:
+    def __init__(self, spec: PoolSpec, pool: str, name: str, token: bytes) -> None:
         self.name = name
-        self.state = "starting"
-        self.endpoint: tuple[str, int] | None = None
-        self.report: dict[str, Any] = {}
+        self.state: Literal["starting", "ready", "draining", "gone"] = "starting"
+        self.endpoint: Endpoint | None = None
+        self.counts: dict[str, Any] = {}
         self._spec = spec
-        actor = ray.remote(Replica).options(name=name, namespace=NAMESPACE, **spec.options)
-        self._handle = actor.remote(
-            spec.make_policy,
-            spec.policy_kwargs,
-            spec.max_batch_size,
-            spec.max_wait_ms,
-            spec.adaptive,
-            spec.num_threads,
-            spec.name,
-            name,
-            spec.token,
+        actor = ray.remote(Replica).options(
+            name=name,
+            namespace=NAMESPACE,
+            num_cpus=spec.num_cpus_per_replica,
+            num_gpus=spec.num_gpus_per_replica,
+            resources=spec.resources,
+            scheduling_strategy=spec.scheduling_strategy,
+            max_concurrency=MAX_CONCURRENCY,
         )
+        self._handle = actor.remote(spec, pool, name, token)
 
     @property
     def depth(self) -> float:
         """Mean rows that waited or were inferred before the last look at it."""
-        return self.report.get("mean_depth", 0.0)
+        return self.counts.get("mean_depth", 0.0)
 
     async def load(self) -> PolicyDescription:
         """Return when the replica is ready.
@@ -98,25 +75,28 @@ class Member:
             raise NotStarted(str(error)) from error
         except TimeoutError:
             raise NotStarted(
-                f"not ready within start_timeout_s={limit:g}; it needs {self._needs()} and free in "
-                f"the cluster are {ray.available_resources()}"
+                f"not ready within start_timeout_s={limit:g}; it needs {self._spec.needs()} and "
+                f"free in the cluster are {ray.available_resources()}"
             ) from None
         return description
 
-    async def trouble(self, table: ReplicaTable) -> str:
-        """Hand over the newest table; what is wrong with the replica, empty if nothing is."""
+    async def poll(self, table: ReplicaTable) -> None:
+        """Hand over the newest table and take the replica's counts.
+
+        Raises:
+            Unwell: it was lost, hangs or fails.
+        """
         limit = self._spec.hang_timeout_s
         try:
-            self.report = await asyncio.wait_for(self._handle.poll.remote(table), limit)
+            self.counts = await asyncio.wait_for(self._handle.poll.remote(table), limit)
         except RayError as error:
-            return f"was lost ({type(error).__name__})"
+            raise Unwell(f"was lost ({type(error).__name__})") from error
         except TimeoutError:
-            return f"did not answer for {limit:g} s"
-        if self.report["busy_for_s"] > limit:
-            return f"hangs: its policy has not returned for {self.report['busy_for_s']:.0f} s"
-        if self.report["consecutive_failures"] >= MAX_FAILURES:
-            return f"failed on {MAX_FAILURES} batches in a row"
-        return ""
+            raise Unwell(f"did not answer for {limit:g} s") from None
+        if (seconds := self.counts["busy_for_s"]) > limit:
+            raise Unwell(f"hangs: its policy has not returned for {seconds:.0f} s")
+        if self.counts["consecutive_failures"] >= MAX_FAILURES:
+            raise Unwell(f"failed on {MAX_FAILURES} batches in a row")
 
     async def metrics(self) -> dict[str, Any] | None:
         """Its counts; None if it does not answer."""
@@ -125,7 +105,7 @@ class Member:
     async def drain(self, table: ReplicaTable) -> None:
         """Return when what was queued has been answered, or the replica hangs."""
         await answer(self._handle.drain.remote(table), self._spec.hang_timeout_s)
-        self.report = await self.metrics() or self.report
+        self.counts = await self.metrics() or self.counts
 
     async def close(self) -> None:
         """Return when it refuses requests, or does not answer."""
@@ -135,10 +115,6 @@ class Member:
         """Kill it."""
         self.state = "gone"
         ray.kill(self._handle)
-
-    def _needs(self) -> dict[str, Any]:
-        options = self._spec.options
-        return {k: options[k] for k in ("num_cpus", "num_gpus", "resources") if options.get(k)}
 
 
 async def answer(reference: Any, timeout_s: float) -> Any:

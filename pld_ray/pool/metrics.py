@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from ray.util.metrics import Counter, Gauge, Histogram
 
+PREFIX = "pld_ray_base_policy_"
 PERCENTILES = (50, 95, 99)
 WINDOW_S = 60.0  # of the busy share
 NUM_LATENCIES = 1000  # the latest, of which percentiles are taken
@@ -35,7 +37,6 @@ class ReplicaStatistics:
         self.num_requests = 0
         self.retries = 0
         self.missed = 0  # deadlines that callers report
-        self.expired = 0  # requests whose time was over in the queue
         self.refused = 0
         self.consecutive_failures = 0
 
@@ -80,8 +81,10 @@ class ReplicaStatistics:
         self.retries += attempt > 0
         self.missed += missed
         if self._export:
-            self._export.retries.inc_by(int(attempt > 0))
-            self._export.deadline_misses.inc_by(missed)
+            if attempt:
+                self._export.retries.inc(1)
+            if missed:
+                self._export.deadline_misses.inc(missed)
 
     def busy_for(self, now: float) -> float:
         """Seconds since the batch in work was started, 0 if there is none."""
@@ -145,16 +148,14 @@ class RayMetrics:
     """The same figures for Ray's metrics endpoint, tagged with pool and replica."""
 
     def __init__(self, pool: str, replica: str) -> None:
-        from ray.util.metrics import Gauge, Histogram
-
         tags = {"pool": pool, "replica": replica}
         keys = tuple(tags)
 
         def gauge(name: str, description: str) -> Any:
-            return Gauge(f"pld_ray_base_policy_{name}", description, keys).set_default_tags(tags)
+            return Gauge(PREFIX + name, description, keys).set_default_tags(tags)
 
         def histogram(name: str, description: str, boundaries: list[float]) -> Any:
-            metric = Histogram(f"pld_ray_base_policy_{name}", description, boundaries, keys)
+            metric = Histogram(PREFIX + name, description, boundaries, keys)
             return metric.set_default_tags(tags)
 
         self.queue_depth = gauge("queue_depth", "Rows that wait or are being inferred")
@@ -167,19 +168,10 @@ class RayMetrics:
             "Milliseconds from a request's arrival to its answer",
             [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000],
         )
-        self.retries = RayCounter("retries", "Requests asked again of another replica", tags)
-        self.deadline_misses = RayCounter("deadline_misses", "Requests without an answer", tags)
+        self.retries = counter("retries", "Requests asked again of another replica", tags)
+        self.deadline_misses = counter("deadline_misses", "Requests without an answer", tags)
 
 
-class RayCounter:
-    """A Ray counter that also takes zero."""
-
-    def __init__(self, name: str, description: str, tags: dict[str, str]) -> None:
-        from ray.util.metrics import Counter
-
-        metric = Counter(f"pld_ray_base_policy_{name}", description, tuple(tags))
-        self._metric = metric.set_default_tags(tags)
-
-    def inc_by(self, count: int) -> None:
-        if count:
-            self._metric.inc(count)
+def counter(name: str, description: str, tags: dict[str, str]) -> Any:
+    """One of Ray's counters; it takes no zero."""
+    return Counter(PREFIX + name, description, tuple(tags)).set_default_tags(tags)

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import time
 from collections.abc import Callable, Collection
 
 import numpy as np
 
+from pld_ray.pool.messages import ReplicaTable
+
 SUSPECT_S = 10.0
-
-
-@dataclasses.dataclass(frozen=True)
-class ReplicaTable:
-    """The replicas that take requests, as the pool's controller knew them.
-
-    Attributes:
-        version: later tables compare greater, those of a restarted controller too.
-        depths: replica name -> mean rows that waited there or were inferred.
-        endpoints: replica name -> host and port of its socket.
-        note: why there are none, for error messages.
-        accepting: False once the pool drains or stops: no replica will come.
-    """
-
-    version: tuple[int, int] = (0, 0)
-    depths: dict[str, float] = dataclasses.field(default_factory=dict)
-    endpoints: dict[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
-    note: str = ""
-    accepting: bool = True
 
 
 class Router:
@@ -44,6 +26,10 @@ class Router:
         table: the replicas to start with.
         rng: draws whom to compare and whether to move.
         clock: seconds.
+
+    Attributes:
+        in_flight: rows of this client's own requests, by replica.
+        home: the replica that it stays with for now.
     """
 
     def __init__(
@@ -55,10 +41,10 @@ class Router:
         self.table = table
         self._rng = rng
         self._clock = clock
-        self._current: str | None = None
+        self.home: str | None = None
         self._compared: tuple[int, int] | None = None
         self._seen: dict[str, float] = {}  # depths told by answers, newer than the table's
-        self._in_flight: collections.Counter[str] = collections.Counter()
+        self.in_flight: collections.Counter[str] = collections.Counter()
         self._suspected: dict[str, float] = {}
 
     def update(self, table: ReplicaTable | None) -> None:
@@ -67,26 +53,24 @@ class Router:
             self.table = table
             self._seen.clear()
             self._suspected = {n: t for n, t in self._suspected.items() if n in table.depths}
-            if self._current not in table.depths:
-                self._current = None
+            if self.home not in table.depths:
+                self.home = None
 
     def sent(self, name: str, rows: int) -> None:
-        self._in_flight[name] += rows
+        """A request was sent to `name`."""
+        self.in_flight[name] += rows
 
-    def is_idle(self, name: str) -> bool:
-        """No request of this client is on its way there."""
-        return name not in self._in_flight
+    def released(self, name: str, rows: int) -> None:
+        """A request sent to `name` is over, or not waited for any more."""
+        self.in_flight[name] -= rows
+        if self.in_flight[name] <= 0:
+            del self.in_flight[name]
 
-    def answered(self, name: str, rows: int, other_rows: float | None) -> None:
-        """A request sent to `name` is over; `other_rows` of others were there, if it tells."""
-        self._settle(name, rows)
+    def answered(self, name: str, other_rows: float | None) -> None:
+        """`name` answered, with so many rows of others there, if it tells."""
         self._suspected.pop(name, None)
         if other_rows is not None:
             self._seen[name] = other_rows
-
-    def released(self, name: str, rows: int) -> None:
-        """A request sent to `name` is not waited for any more."""
-        self._settle(name, rows)
 
     def suspect(self, name: str) -> None:
         """`name` was lost or late: for a while it is asked only if there is no other."""
@@ -100,21 +84,21 @@ class Router:
         if self._suspected:
             now = self._clock()
             names = [n for n in names if self._suspected.get(n, now) <= now] or names
-        if self._current not in names:
-            self._current = None
+        if self.home not in names:
+            self.home = None
         if len(names) == 1:
             chosen = names[0]
-        elif self._current is None:
+        elif self.home is None:
             first, second = (names[i] for i in self._rng.choice(len(names), 2, replace=False))
             chosen = second if self._rng.random() < self._move(first, second) else first
         else:
-            chosen = self._compare(self._current, names)
+            chosen = self._compare(self.home, names)
         if not avoid:
-            self._current, self._compared = chosen, self.table.version
+            self.home, self._compared = chosen, self.table.version
         return chosen
 
     def _compare(self, current: str, names: list[str]) -> str:
-        if self._compared == self.table.version and not self._in_flight[current]:
+        if self._compared == self.table.version and not self.in_flight[current]:
             return current
         others = [name for name in names if name != current]
         other = others[self._rng.integers(len(others))]
@@ -123,13 +107,8 @@ class Router:
     def _move(self, current: str, other: str) -> float:
         """The probability of leaving `current` for `other`."""
         here, there = self._depth(current), self._depth(other)
-        own = self._in_flight[current] - self._in_flight[other]
+        own = self.in_flight[current] - self.in_flight[other]
         return own + (here - there) / (2.0 * max(here, there, 1.0))
-
-    def _settle(self, name: str, rows: int) -> None:
-        self._in_flight[name] -= rows
-        if self._in_flight[name] <= 0:
-            del self._in_flight[name]
 
     def _depth(self, name: str) -> float:
         return self._seen.get(name, self.table.depths.get(name, 0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import struct
@@ -84,3 +85,14 @@ def decode(header: bytes | memoryview, body: bytes | memoryview) -> Frame:
     if start != len(body):
         raise BadFrame(f"{len(body)} bytes of arrays, {start} announced")
     return content, arrays
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Frame:
+    """The next frame.
+
+    Raises:
+        BadFrame: what comes is none.
+        EOFError, OSError: nothing comes any more.
+    """
+    header, body = lengths(await reader.readexactly(PREFIX.size))
+    return decode(await reader.readexactly(header), await reader.readexactly(body))

@@ -90,7 +90,7 @@ class ResidualSAC(Algorithm):
         if config.base_policy_placement == "pool" and config.base_policy_type != "none":
             from pld_ray.pool import BasePolicyPool
 
-            pool = BasePolicyPool(path, loader_options=loader, **config.base_policy_pool)
+            pool = BasePolicyPool(config.pool_spec())
             policy = pool.client()
         config.env_config = {**config.env_config, "base_policy": policy}
         if config.base_policy_prefetch:

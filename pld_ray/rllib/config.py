@@ -12,6 +12,7 @@ from pld_ray.config import TrainConfig, check_sampling
 from pld_ray.config.groups import PolicyConfig, RunnersConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.options import check_options
+from pld_ray.pool import PoolSpec
 from pld_ray.rollout import factory
 
 PARAMETER_NAMES = tuple(f.name for f in fields(ResidualSACParams))
@@ -19,14 +20,6 @@ LOOP_NAMES = ("sample_steps", "sampling", "publish_interval", "max_staleness", "
 """Of `RunnersConfig`, what `training` takes beside the learner's parameters."""
 RUN_NAMES = ("offline_cache", "collection_seed", "pretrained_critic")
 """Of `TrainConfig`, the same."""
-POOL_OPTIONS = {
-    "num_replicas": "replicas",
-    "num_cpus": "num_cpus_per_replica",
-    "num_gpus": "num_gpus_per_replica",
-    **{name: name for name in ("max_batch_size", "max_wait_ms", "max_replicas")},
-    **{name: name for name in ("deadline_s", "hang_timeout_s")},
-}
-"""Arguments of `BasePolicyPool` -> fields of `PolicyConfig`, which declares their ranges."""
 
 
 class ResidualSACConfig(AlgorithmConfig):
@@ -143,7 +136,7 @@ class ResidualSACConfig(AlgorithmConfig):
             path: a LeRobot checkpoint folder; None is the shipped policy of `pld_tabletop`.
             placement: `inline` (in each env runner) or `pool` (Ray actors with dynamic batching).
             loader: further arguments of `load_base_policy`, such as `dtype` or `rename_map`.
-            pool: arguments of `BasePolicyPool`, such as `num_replicas` or `max_batch_size`.
+            pool: fields of `PoolSpec`, such as `replicas` or `max_batch_size`.
             prefetch: ask for the next chunk one step ahead, see `ChunkCache`.
         """
         for name, value in (
@@ -166,6 +159,7 @@ class ResidualSACConfig(AlgorithmConfig):
         super().validate()
         self.residual_sac_params().validate()
         check_options(self._policy_settings(), "base_policy.")
+        self.pool_spec().check("base_policy.")
         check_options(RunnersConfig(**self._values(LOOP_NAMES)), "training.")
         check_options(TrainConfig(**self._values(RUN_NAMES)), "training.")
         check_sampling(
@@ -177,17 +171,18 @@ class ResidualSACConfig(AlgorithmConfig):
 
     def _policy_settings(self) -> PolicyConfig:
         """The base policy's settings as the dataclass that declares their ranges."""
-        pool = {
-            POOL_OPTIONS[name]: value
-            for name, value in self.base_policy_pool.items()
-            if name in POOL_OPTIONS
-        }
         return PolicyConfig(
             type=self.base_policy_type,
             path=None if self.base_policy_path is None else str(self.base_policy_path),
             placement=self.base_policy_placement,
             prefetch=self.base_policy_prefetch,
-            **pool,
+        )
+
+    def pool_spec(self) -> PoolSpec:
+        """The pool that serves the base policy with `placement="pool"`."""
+        path = None if self.base_policy_path is None else str(self.base_policy_path)
+        return PoolSpec(
+            arguments={"path": path, **self.base_policy_loader}, **self.base_policy_pool
         )
 
     def _values(self, names: tuple[str, ...]) -> dict[str, Any]:

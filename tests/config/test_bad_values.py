@@ -129,12 +129,9 @@ def test_rllibs_own_configuration_is_checked_alike(change, message):
 
 
 def test_a_pool_has_the_size_that_the_command_line_has():
-    import inspect
+    from pld_ray.pool import PoolSpec
 
-    from pld_ray.pool.pool import BasePolicyPool
-
-    defaults = inspect.signature(BasePolicyPool).parameters
-    assert defaults["max_batch_size"].default == TrainConfig().policy.max_batch_size == 16
+    assert PoolSpec().max_batch_size == TrainConfig().policy.max_batch_size == 16
 
 
 FINE = {"empty", "a time"}

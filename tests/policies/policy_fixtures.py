@@ -1,28 +1,32 @@
-"""Small random checkpoints of each policy type, and random observations for them."""
+"""Small random checkpoints of each policy type, and random observations for them.
+
+LeRobot takes seconds to import: it is when a fixture first needs it.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
-from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
-from lerobot.policies import make_pre_post_processors
-from lerobot.policies.act.configuration_act import ACTConfig
-from lerobot.policies.act.modeling_act import ACTPolicy
-from tiny_policies import VISION_LANGUAGE, load_policy, save_policy
 
-from pld_ray.policies import LeRobotBasePolicy
+if TYPE_CHECKING:
+    from pld_ray.policies.lerobot_adapter import LeRobotBasePolicy
 
 STATE, ENVIRONMENT_STATE = "observation.state", "observation.environment_state"
 
 
 def save_act(directory: Path, seed: int = 0) -> Path:
     """Random weights and random statistics, so that no two rows or steps agree by chance."""
+    import torch
+    from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
+    from lerobot.policies import make_pre_post_processors
+    from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.act.modeling_act import ACTPolicy
+
     torch.manual_seed(seed)
     config = ACTConfig(
         device="cpu",
@@ -74,6 +78,8 @@ def make_observations() -> Callable[[int, int], dict[str, np.ndarray]]:
 @pytest.fixture(scope="session")
 def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Type -> checkpoint directory, saved once; the tokeniser is in `../tokenizer`."""
+    from tiny_policies import save_policy
+
     saved: dict[str, Path] = {}
 
     def directory(kind: str) -> Path:
@@ -87,6 +93,7 @@ def tiny_directory(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
 @pytest.fixture(scope="session")
 def load_tiny(tiny_directory: Callable[[str], Path]) -> Callable[..., LeRobotBasePolicy]:
     """`load_base_policy` of a tiny checkpoint by type, or of a directory made like one."""
+    from tiny_policies import VISION_LANGUAGE, load_policy
 
     def load(kind_or_directory: str | Path, **options: Any) -> LeRobotBasePolicy:
         if isinstance(kind_or_directory, str):
@@ -101,6 +108,8 @@ def load_tiny(tiny_directory: Callable[[str], Path]) -> Callable[..., LeRobotBas
 @pytest.fixture(scope="session")
 def tiny_policy(load_tiny: Callable[..., LeRobotBasePolicy]) -> Callable[[str], LeRobotBasePolicy]:
     """Type -> loaded policy, loaded once; with features where there are some."""
+    from tiny_policies import VISION_LANGUAGE
+
     loaded: dict[str, LeRobotBasePolicy] = {}
 
     def policy(kind: str) -> LeRobotBasePolicy:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pld_ray.policies import ChunkCache, load_base_policy
+from pld_ray.policies import ChunkCache, Prediction, load_base_policy
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def test_a_chunk_is_played_open_loop_and_costs_one_inference(policy, make_observ
     cache = ChunkCache(policy, num_envs=2)
     cache.reset([0, 1])
     first = make_observations(2, 0)
-    chunks = policy.infer(first, ["", ""], [0, 1])
+    chunks = policy.infer(first, ["", ""], [0, 1]).chunks
     for t in range(policy.n_action_steps):
         # what is seen inside a chunk does not matter
         seen = first if t == 0 else make_observations(2, 10 + t)
@@ -25,7 +25,7 @@ def test_a_chunk_is_played_open_loop_and_costs_one_inference(policy, make_observ
     assert (cache.num_inferences, cache.num_rows) == (1, 2)
     later = make_observations(2, 99)
     np.testing.assert_array_equal(
-        cache.act(later, ["", ""]), policy.infer(later, ["", ""], [0, 1])[:, 0]
+        cache.act(later, ["", ""]), policy.infer(later, ["", ""], [0, 1]).chunks[:, 0]
     )
     assert (cache.num_inferences, cache.num_rows) == (2, 4)
 
@@ -34,11 +34,11 @@ def test_reset_drops_the_rest_of_the_old_chunk(policy, make_observations):
     cache = ChunkCache(policy, num_envs=1)
     cache.reset([0])
     old, new = make_observations(1, 0), make_observations(1, 1)
-    stale = policy.infer(old, [""], [0])[0]
+    stale = policy.infer(old, [""], [0]).chunks[0]
     cache.act(old, [""])
     cache.reset([0])
     action = cache.act(new, [""])[0]
-    np.testing.assert_array_equal(action, policy.infer(new, [""], [0])[0, 0])
+    np.testing.assert_array_equal(action, policy.infer(new, [""], [0]).chunks[0, 0])
     assert not np.array_equal(action, stale[1])
 
 
@@ -46,19 +46,19 @@ def test_only_environments_whose_chunk_ran_out_are_inferred(policy, make_observa
     cache = ChunkCache(policy, num_envs=3)
     cache.reset([0, 1, 2])
     first, second = make_observations(3, 0), make_observations(3, 1)
-    chunks = policy.infer(first, [""] * 3, [0, 1, 2])
+    chunks = policy.infer(first, [""] * 3, [0, 1, 2]).chunks
     cache.act(first, [""] * 3)
     cache.reset([1])
     actions = cache.act(second, [""] * 3)
     assert (cache.num_inferences, cache.num_rows) == (2, 4)
     np.testing.assert_array_equal(actions[[0, 2]], chunks[[0, 2], 1])
-    fresh = policy.infer(rows_of(second, [1]), [""], [1])
+    fresh = policy.infer(rows_of(second, [1]), [""], [1]).chunks
     np.testing.assert_array_equal(actions[1], fresh[0, 0])
 
 
 def test_a_subset_of_environments_may_act_in_any_order(policy, make_observations):
     observations = make_observations(3, 0)
-    chunks = policy.infer(observations, [""] * 3, [0, 1, 2])
+    chunks = policy.infer(observations, [""] * 3, [0, 1, 2]).chunks
     cache = ChunkCache(policy, num_envs=3)
     first = cache.act(rows_of(observations, [2, 0]), ["", ""], env_ids=[2, 0])
     np.testing.assert_array_equal(first, chunks[[2, 0], 0])
@@ -75,12 +75,9 @@ class Recorder:
     def __init__(self):
         self.seeds = []
 
-    def reset(self, env_ids):
-        pass
-
     def infer(self, observations, tasks, env_ids, seeds=None):
         self.seeds.append(dict(zip(env_ids, seeds, strict=True)))
-        return np.zeros((len(tasks), 2, 1), dtype=np.float32)
+        return Prediction(np.zeros((len(tasks), 2, 1), dtype=np.float32))
 
 
 def test_noise_seeds_depend_on_environment_episode_and_chunk_only():

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-from pld_ray.policies import ChunkCache
+from pld_ray.policies import ChunkCache, Prediction
 
 
 class Counting:
@@ -20,16 +20,13 @@ class Counting:
         self.n_obs_steps = n_obs_steps
         self.asked = []
 
-    def reset(self, env_ids):
-        pass
-
-    def infer_with_features(self, observations, tasks, env_ids, seeds=None):
+    def infer(self, observations, tasks, env_ids, seeds=None):
         x = observations["x"]
         self.asked.append((x[..., 0].tolist(), env_ids, seeds))
         window = x if self.n_obs_steps > 1 else x[:, None]
         chunks = window[:, -1:] + np.arange(self.chunk_size)[None, :, None]
         features = np.stack([window[:, 0, 0], env_ids], axis=1)
-        return chunks.astype(np.float32), features.astype(np.float32)
+        return Prediction(chunks.astype(np.float32), features.astype(np.float32))
 
 
 class Asynchronous(Counting):
@@ -45,7 +42,7 @@ class Asynchronous(Counting):
         class Pending:
             @functools.cache  # noqa: B019
             def result(self):
-                return policy.infer_with_features(observations, tasks, env_ids, seeds)
+                return policy.infer(observations, tasks, env_ids, seeds)
 
             def cancel(self):
                 policy.cancelled += 1
@@ -117,10 +114,10 @@ def test_a_failed_inference_leaves_the_cache_as_it_was():
     class Failing(Counting):
         fail = False
 
-        def infer_with_features(self, *request, **named):
+        def infer(self, *request, **named):
             if self.fail:
                 raise ConnectionError("gone")
-            return super().infer_with_features(*request, **named)
+            return super().infer(*request, **named)
 
     policy = Failing(n_obs_steps=2)
     cache = ChunkCache(policy, 1)

@@ -45,12 +45,12 @@ def test_masked_mean_by_hand():
 def test_chunks_are_the_same_with_and_without_features(load_tiny, tiny_policy, kind):
     policy, plain = tiny_policy(kind), load_tiny(kind)
     asked = request(5)
-    chunks, features = policy.infer_with_features(*asked)
+    chunks, features, _ = policy.infer(*asked)
     assert policy.feature_dim == WIDTH[kind]
     assert features.shape == (5, WIDTH[kind])
     assert features.dtype == np.float32
-    np.testing.assert_array_equal(chunks, plain.infer(*asked))
-    np.testing.assert_array_equal(chunks, policy.infer(*asked))
+    np.testing.assert_array_equal(chunks, plain.infer(*asked).chunks)
+    np.testing.assert_array_equal(chunks, policy.infer(*asked).chunks)
     assert policy.fingerprint == plain.fingerprint
 
 
@@ -58,8 +58,8 @@ def test_chunks_are_the_same_with_and_without_features(load_tiny, tiny_policy, k
 def test_there_is_one_pass_over_the_prefix(tiny_policy, kind):
     """The language model's last norm runs once for the keys and values, and never again."""
     policy = tiny_policy(kind)
-    calls, (_, features) = watched(
-        language_layers(policy).norm, lambda: policy.infer_with_features(*request(8))
+    calls, (_, features, _) = watched(
+        language_layers(policy).norm, lambda: policy.infer(*request(8))
     )
     assert len(calls) == 1
     hidden = calls[0][0] if isinstance(calls[0], tuple) else calls[0]
@@ -83,15 +83,15 @@ def test_there_is_one_pass_over_the_prefix(tiny_policy, kind):
 def test_features_depend_on_what_is_seen_and_said_but_not_on_the_noise(tiny_policy, kind):
     policy = tiny_policy(kind)
     observations, tasks, env_ids, seeds = request(4)
-    _, first = policy.infer_with_features(observations, tasks, env_ids, seeds)
-    _, other_noise = policy.infer_with_features(observations, tasks, env_ids, [9, 9, 9, 9])
+    first = policy.infer(observations, tasks, env_ids, seeds).features
+    other_noise = policy.infer(observations, tasks, env_ids, [9, 9, 9, 9]).features
     np.testing.assert_array_equal(other_noise, first)
     seen = {**observations, FRONT: observations[FRONT][::-1].copy()}
-    assert np.abs(policy.infer_with_features(seen, tasks, env_ids, seeds)[1] - first).min() > 0
-    _, said = policy.infer_with_features(observations, tasks[::-1], env_ids, seeds)
+    assert np.abs(policy.infer(seen, tasks, env_ids, seeds).features - first).min() > 0
+    said = policy.infer(observations, tasks[::-1], env_ids, seeds).features
     assert (np.abs(said - first).max(axis=1) > 1e-3).all()
     moved = {**observations, STATE: observations[STATE] + 0.5}
-    change = np.abs(policy.infer_with_features(moved, tasks, env_ids, seeds)[1] - first).max()
+    change = np.abs(policy.infer(moved, tasks, env_ids, seeds).features - first).max()
     assert (change > 0) == (kind != "pi0")  # π0 has its state beside the actions
 
 
@@ -99,10 +99,10 @@ def test_features_depend_on_what_is_seen_and_said_but_not_on_the_noise(tiny_poli
 def test_a_feature_does_not_depend_on_its_company(tiny_policy, kind):
     policy = tiny_policy(kind)
     observations, tasks, env_ids, seeds = request(10)
-    _, together = policy.infer_with_features(observations, tasks, env_ids, seeds)
+    together = policy.infer(observations, tasks, env_ids, seeds).features
     for i in range(10):
         row = {key: value[[i]] for key, value in observations.items()}
-        _, alone = policy.infer_with_features(row, [tasks[i]], [0], [seeds[i]])
+        alone = policy.infer(row, [tasks[i]], [0], [seeds[i]]).features
         np.testing.assert_array_equal(alone[0], together[i])
 
 
@@ -111,5 +111,4 @@ def test_features_that_do_not_exist_are_refused(load_tiny):
         load_tiny("act", features="pooled")
     with pytest.raises(ValueError, match=r"features 'all': choose 'none' or 'pooled'"):
         load_tiny("act", features="all")
-    with pytest.raises(ValueError, match=r"load it with features='pooled'"):
-        load_tiny("pi05").infer_with_features(*request(1))
+    assert load_tiny("pi05").infer(*request(1)).features is None

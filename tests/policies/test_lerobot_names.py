@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 from tiny_policies import FRONT, STATE, WRIST, make_observations, make_tasks, save_policy
 
-from pld_ray.policies.lerobot_adapter import suggest_rename_map
-from pld_ray.policies.lerobot_names import environment_names, missing_observations
+from pld_ray.policies.lerobot_names import (
+    environment_names,
+    missing_observations,
+    suggest_rename_map,
+)
 
 AGENT, HAND = "observation.images.agentview", "observation.images.eye_in_hand"
 RENAME = {AGENT: FRONT, HAND: WRIST}
@@ -25,8 +28,8 @@ def test_renamed_observations_give_the_same_answers(load_tiny, tiny_policy):
     request = (make_tasks(3), [0, 1, 2], [0, 1, 2])
     assert policy.input_features == {AGENT: (3, 64, 64), HAND: (3, 64, 64), STATE: (8,)}
     np.testing.assert_array_equal(
-        policy.infer(renamed(observations), *request),
-        tiny_policy("pi05").infer(observations, *request),
+        policy.infer(renamed(observations), *request).chunks,
+        tiny_policy("pi05").infer(observations, *request).chunks,
     )
     assert policy.fingerprint != tiny_policy("pi05").fingerprint
 
@@ -36,7 +39,8 @@ def test_cameras_can_be_exchanged(load_tiny, tiny_policy):
     exchanged = {**observations, FRONT: observations[WRIST], WRIST: observations[FRONT]}
     request = (make_tasks(3), [0, 1, 2])
     np.testing.assert_array_equal(
-        policy.infer(observations, *request), tiny_policy("act").infer(exchanged, *request)
+        policy.infer(observations, *request).chunks,
+        tiny_policy("act").infer(exchanged, *request).chunks,
     )
 
 
@@ -129,5 +133,5 @@ def test_cameras_that_the_policy_fills_in_are_not_asked_for(load_tiny, tmp_path,
         save_policy(kind, tmp_path, empty_cameras=1), tokenizer_path=tmp_path / "tokenizer"
     )
     assert set(policy.input_features) == {FRONT, WRIST, STATE}
-    answer = policy.infer(make_observations(2, 0), make_tasks(2), [0, 1], [0, 1])
+    answer = policy.infer(make_observations(2, 0), make_tasks(2), [0, 1], [0, 1]).chunks
     assert np.isfinite(answer).all()

@@ -87,7 +87,7 @@ def answer_of_lerobot(policy, preprocess, postprocess, observations, tasks, seed
 def test_answers_are_lerobots_own(tiny_policy, lerobots_own, kind):
     policy = tiny_policy(kind)
     observations, tasks, env_ids, seeds = request(policy, 3, 0)
-    answer = policy.infer(observations, tasks, env_ids, seeds)
+    answer = policy.infer(observations, tasks, env_ids, seeds).chunks
     assert isinstance(policy, BasePolicy)
     assert answer.dtype == np.float32
     assert answer.shape == (3, policy.chunk_size, 7)
@@ -112,7 +112,9 @@ def test_eight_rows_are_lerobots_bit_for_bit(tiny_policy, kind):
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         noise["noise"] = torch.stack([torch.randn(6, 9, generator=g) for g in generators])
     expected = policy._postprocess(policy._policy.predict_action_chunk(batch, **noise)).numpy()
-    np.testing.assert_array_equal(policy.infer(observations, tasks, env_ids, seeds), expected)
+    np.testing.assert_array_equal(
+        policy.infer(observations, tasks, env_ids, seeds).chunks, expected
+    )
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -120,12 +122,12 @@ def test_every_input_decides(tiny_policy, kind):
     """Without this, equality of answers would prove nothing."""
     policy = tiny_policy(kind)
     observations, tasks, env_ids, seeds = request(policy, 4, 1)
-    first = policy.infer(observations, tasks, env_ids, seeds)
+    first = policy.infer(observations, tasks, env_ids, seeds).chunks
     for key in (FRONT, WRIST, STATE):
         other = {**observations, key: observations[key][::-1].copy()}
-        change = np.abs(policy.infer(other, tasks, env_ids, seeds) - first).max(axis=(1, 2))
+        change = np.abs(policy.infer(other, tasks, env_ids, seeds).chunks - first).max(axis=(1, 2))
         assert change.min() > 5e-3, key
-    change = np.abs(policy.infer(observations, tasks[::-1], env_ids, seeds) - first)
+    change = np.abs(policy.infer(observations, tasks[::-1], env_ids, seeds).chunks - first)
     assert (change.max(axis=(1, 2)) > 1e-2).all() == (kind in VISION_LANGUAGE)
 
 
@@ -133,11 +135,11 @@ def test_every_input_decides(tiny_policy, kind):
 def test_a_row_does_not_depend_on_its_company(tiny_policy, kind):
     policy = tiny_policy(kind)
     asked = request(policy, 11, 2)
-    together = policy.infer(*asked)
-    alone = np.concatenate([policy.infer(*select(asked, [i])) for i in range(11)])
+    together = policy.infer(*asked).chunks
+    alone = np.concatenate([policy.infer(*select(asked, [i])).chunks for i in range(11)])
     np.testing.assert_array_equal(together, alone)
     order = np.random.default_rng(3).permutation(11).tolist()
-    np.testing.assert_array_equal(policy.infer(*select(asked, order)), alone[order])
+    np.testing.assert_array_equal(policy.infer(*select(asked, order)).chunks, alone[order])
 
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
@@ -147,9 +149,9 @@ def test_a_rows_noise_comes_from_its_seed_alone(tiny_policy, kind):
     same = {key: np.repeat(value, 9, axis=0) for key, value in observations.items()}
     seeds = [7, 7, 8, 7, 2**32 - 1, 0, 0, 8, 7]
     torch.manual_seed(0)
-    chunks = policy.infer(same, tasks * 9, list(range(9)), seeds)
+    chunks = policy.infer(same, tasks * 9, list(range(9)), seeds).chunks
     torch.manual_seed(1)
-    np.testing.assert_array_equal(policy.infer(same, tasks * 9, [0] * 9, seeds), chunks)
+    np.testing.assert_array_equal(policy.infer(same, tasks * 9, [0] * 9, seeds).chunks, chunks)
     for i in range(9):
         for j in range(i):
             assert np.array_equal(chunks[i], chunks[j]) == (seeds[i] == seeds[j])
@@ -169,8 +171,8 @@ def test_act_needs_no_seeds(tiny_policy):
     policy = tiny_policy("act")
     observations, tasks, env_ids, seeds = request(policy, 2, 5)
     np.testing.assert_array_equal(
-        policy.infer(observations, tasks, env_ids),
-        policy.infer(observations, tasks, env_ids, seeds),
+        policy.infer(observations, tasks, env_ids).chunks,
+        policy.infer(observations, tasks, env_ids, seeds).chunks,
     )
 
 
@@ -178,10 +180,9 @@ def test_act_needs_no_seeds(tiny_policy):
 def test_there_is_no_state_between_calls(tiny_policy, kind):
     policy = tiny_policy(kind)
     asked = request(policy, 3, 6)
-    first = policy.infer(*asked)
+    first = policy.infer(*asked).chunks
     policy.infer(*request(policy, 5, 7))
-    policy.reset([0])
-    np.testing.assert_array_equal(policy.infer(*asked), first)
+    np.testing.assert_array_equal(policy.infer(*asked).chunks, first)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -208,7 +209,7 @@ def test_one_observation_of_diffusion_has_no_time_axis(load_tiny, tmp_path):
     observations, tasks, env_ids, seeds = request(policy, 2, 8)
     assert policy.n_obs_steps == 1
     assert observations[STATE].shape == (2, 8)
-    assert policy.infer(observations, tasks, env_ids, seeds).shape == (2, 8, 7)
+    assert policy.infer(observations, tasks, env_ids, seeds).chunks.shape == (2, 8, 7)
 
 
 @pytest.mark.parametrize("scheduler", ["DDIM", "DDPM"])
@@ -226,7 +227,7 @@ def test_diffusion_starts_at_the_newest_observation(load_tiny, tmp_path, schedul
             8, diffusion._prepare_global_conditioning(batch), generator=generators, noise=noise
         )
     np.testing.assert_array_equal(
-        policy.infer(observations, tasks, env_ids, seeds), policy._postprocess(whole[:, 1:])
+        policy.infer(observations, tasks, env_ids, seeds).chunks, policy._postprocess(whole[:, 1:])
     )
 
 
@@ -263,11 +264,11 @@ def test_played_out_as_by_lerobots_select_action(tiny_policy, lerobots_own, monk
 def test_bfloat16_is_close_and_independent_of_company(load_tiny, tiny_policy, kind):
     half, full = load_tiny(kind, dtype="bfloat16"), tiny_policy(kind)
     asked = request(full, 4, 10)
-    answer, exact = half.infer(*asked), full.infer(*asked)
+    answer, exact = half.infer(*asked).chunks, full.infer(*asked).chunks
     assert answer.dtype == np.float32
     difference = np.abs(answer - exact)
     assert 0 < difference.mean() < 0.15 * exact.std()
-    alone = np.concatenate([half.infer(*select(asked, [i])) for i in range(4)])
+    alone = np.concatenate([half.infer(*select(asked, [i])).chunks for i in range(4)])
     np.testing.assert_array_equal(answer, alone)
     assert half.fingerprint != full.fingerprint
 

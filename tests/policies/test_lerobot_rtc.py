@@ -16,7 +16,7 @@ from tiny_policies import (
 )
 
 from pld_ray.policies import BasePolicy, ChunkCache
-from pld_ray.policies.lerobot_rtc import enable_rtc
+from pld_ray.policies.lerobot_rtc import enable_rtc, grouped
 from pld_ray.policies.lerobot_sampling import FlowSampler
 
 LENGTHS = [0, 3, 2, 2, 0, 1, 3, 6, 2, 2, 3]  # 0: no leftover; nine of different lengths do not fit
@@ -47,11 +47,11 @@ def select(request, ids):
 
 
 def tails(prediction, lengths):
-    """The last actions of each row's chunk, so many of them; None for none."""
-    return [
-        chunk[len(chunk) - length :] if length else None
-        for chunk, length in zip(prediction.normalized, lengths, strict=True)
-    ]
+    """The last actions of each row's chunk, so many of them, and NaN behind them."""
+    leftovers = np.full_like(prediction.normalized, np.nan)
+    for leftover, chunk, length in zip(leftovers, prediction.normalized, lengths, strict=True):
+        leftover[:length] = chunk[len(chunk) - length :]
+    return leftovers
 
 
 def assert_equal(one, other):
@@ -63,23 +63,23 @@ def assert_equal(one, other):
 def test_a_row_depends_on_its_own_leftover_alone(rtc_policy, tiny_policy, kind):
     policy, asked = rtc_policy(kind), request(11, 1)
     assert isinstance(policy, BasePolicy)
-    plain = tiny_policy(kind).infer_with_features(*asked)
-    unguided = policy.infer_with_leftovers(*asked)
-    assert_equal(unguided[:2], plain)
-    np.testing.assert_array_equal(policy.infer(*asked), plain[0])
+    plain = tiny_policy(kind).infer(*asked)
+    unguided = policy.infer(*asked)
+    assert_equal(unguided[:2], plain[:2])
+    np.testing.assert_array_equal(policy.infer(*asked).chunks, plain[0])
     assert unguided.normalized.dtype == np.float32
     assert unguided.normalized.shape == unguided.chunks.shape == (11, 6, 7)
 
-    leftovers = tails(policy.infer_with_leftovers(*request(11, 2)), LENGTHS)
-    together = policy.infer_with_leftovers(*asked, leftovers)
+    leftovers = tails(policy.infer(*request(11, 2)), LENGTHS)
+    together = policy.infer(*asked, leftovers)
     for i in range(11):
-        alone = policy.infer_with_leftovers(*select(asked, [i]), [leftovers[i]])
+        alone = policy.infer(*select(asked, [i]), leftovers[[i]])
         assert_equal(alone, together.rows(slice(i, i + 1)))
         change = np.abs(together.chunks[i] - unguided.chunks[i]).max()
-        assert (change == 0.0) if leftovers[i] is None else (change > 0.1)
+        assert (change == 0.0) if LENGTHS[i] == 0 else (change > 0.1)
     np.testing.assert_array_equal(together.features, unguided.features)
     order = np.random.default_rng(3).permutation(11).tolist()
-    shuffled = policy.infer_with_leftovers(*select(asked, order), [leftovers[i] for i in order])
+    shuffled = policy.infer(*select(asked, order), leftovers[order])
     assert_equal(shuffled, [part[order] for part in together])
 
 
@@ -87,12 +87,12 @@ def test_a_row_depends_on_its_own_leftover_alone(rtc_policy, tiny_policy, kind):
 def test_a_chunk_begins_as_the_last_one_went_on(rtc_policy, kind):
     """The action that is certain to be played is met; without guidance, noise decides."""
     policy, asked = rtc_policy(kind), request(8, 1)
-    last = policy.infer_with_leftovers(*request(8, 2))
+    last = policy.infer(*request(8, 2))
     for length in (1, 3):
         leftovers = tails(last, [length] * 8)
-        frozen = np.stack(leftovers)[:, 0]
+        frozen = leftovers[:, 0]
         guided, unguided = (
-            np.abs(policy.infer_with_leftovers(*asked, given).normalized[:, 0] - frozen).mean(1)
+            np.abs(policy.infer(*asked, given).normalized[:, 0] - frozen).mean(1)
             for given in (leftovers, None)
         )
         assert (guided < 0.25 * unguided).all()
@@ -104,11 +104,9 @@ def test_guided_chunks_are_lerobots_bit_for_bit(
     rtc_policy, tiny_directory, lerobots_rtc, kind, length
 ):
     policy, asked = rtc_policy(kind), request(8, 3)
-    leftovers = tails(policy.infer_with_leftovers(*request(8, 4)), [length] * 8)
-    expected = lerobots_rtc(tiny_directory(kind), policy, asked, leftovers)
-    np.testing.assert_array_equal(
-        policy.infer_with_leftovers(*asked, leftovers).normalized, expected
-    )
+    leftovers = tails(policy.infer(*request(8, 4)), [length] * 8)
+    expected = lerobots_rtc(tiny_directory(kind), policy, asked, leftovers[:, :length])
+    np.testing.assert_array_equal(policy.infer(*asked, leftovers).normalized, expected)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +131,7 @@ def lerobots_rtc():
             policy._preprocess({**batch, "task": tasks}),
             noise=torch.stack([torch.randn(6, 9, generator=g) for g in generators]),
             inference_delay=1,
-            prev_chunk_left_over=torch.from_numpy(np.stack(leftovers)),
+            prev_chunk_left_over=torch.from_numpy(leftovers),
         )
 
     return answer
@@ -145,7 +143,7 @@ def test_a_checkpoints_own_settings_count(load_tiny, lerobots_rtc, tmp_path, mon
     directory = save_policy("pi0", tmp_path, rtc_config=own)
     policy = load_tiny(directory, rtc=True, tokenizer_path=tmp_path / "tokenizer")
     asked = request(8, 5)
-    last = policy.infer_with_leftovers(*request(8, 6)).normalized
+    last = policy.infer(*request(8, 6)).normalized
     sample, shapes = FlowSampler.__call__, []
 
     def watched(sampler, batch, generators, leftover):
@@ -153,7 +151,10 @@ def test_a_checkpoints_own_settings_count(load_tiny, lerobots_rtc, tmp_path, mon
         return sample(sampler, batch, generators, leftover)
 
     monkeypatch.setattr(FlowSampler, "__call__", watched)
-    answer = policy.infer_with_leftovers(*asked, [last[i, : 2 + i % 5] for i in range(8)])
+    leftovers = last.copy()
+    for i in range(8):
+        leftovers[i, 2 + i % 5 :] = np.nan
+    answer = policy.infer(*asked, leftovers)
     assert shapes == [(8, 2, 7)]
     expected = lerobots_rtc(directory, policy, asked, last)
     np.testing.assert_array_equal(answer.normalized, expected)
@@ -185,14 +186,11 @@ def test_actions_that_change_their_meaning_are_refused(kind, setting):
 
 def test_leftovers_that_do_not_fit_are_refused(rtc_policy, tiny_policy):
     policy, asked = rtc_policy("pi0"), request(2, 7)
-    good = np.zeros((3, 7))
-    with pytest.raises(ValueError, match=r"got 1 leftovers for 2 rows"):
-        policy.infer_with_leftovers(*asked, [good])
-    for bad in (np.zeros((3, 9)), np.zeros((0, 7)), np.zeros((7, 7)), np.zeros(7)):
-        with pytest.raises(ValueError, match=r"leftover of row 1 has shape .*1 to 6 .* of 7"):
-            policy.infer_with_leftovers(*asked, [good, bad])
+    for bad in ((1, 6, 7), (2, 6, 9), (2, 0, 7), (2, 7, 7), (2, 7)):
+        with pytest.raises(ValueError, match=r"leftovers of shape .*; expected 2 rows of 6 "):
+            policy.infer(*asked, np.zeros(bad))
     with pytest.raises(ValueError, match=r"takes no leftovers: load it with rtc=True"):
-        tiny_policy("pi0").infer_with_leftovers(*asked, [good, None])
+        tiny_policy("pi0").infer(*asked, np.zeros((2, 6, 7)))
     with pytest.raises(ValueError, match=r"set policy.prefetch=true, or policy.rtc=false"):
         ChunkCache(policy, 2)
 
@@ -201,3 +199,23 @@ def test_an_answer_of_such_a_policy_is_another_one(rtc_policy, tiny_policy):
     assert rtc_policy("pi05").fingerprint != tiny_policy("pi05").fingerprint
     assert rtc_policy("pi05").rtc
     assert not tiny_policy("pi05").rtc
+
+
+def test_rows_of_one_length_up_to_the_horizon_share_a_call():
+    leftovers = np.full((6, 7, 2), np.nan, dtype=np.float32)
+    for row, length in enumerate((4, 0, 7, 2, 3, 0)):
+        leftovers[row, :length] = row
+    groups = list(grouped(leftovers, 6, batch_rows=2, execution_horizon=3))
+    assert [rows.tolist() for rows, _ in groups] == [[1, 5], [3], [0, 2], [4]]
+    assert [None if one is None else one[:, :, 0].tolist() for _, one in groups] == [
+        None,
+        [[3, 3]],
+        [[0, 0, 0], [2, 2, 2]],
+        [[4, 4, 4]],
+    ]
+    plain = list(grouped(None, 5, batch_rows=2, execution_horizon=3))
+    assert [(rows.tolist(), one) for rows, one in plain] == [
+        ([0, 1], None),
+        ([2, 3], None),
+        ([4], None),
+    ]

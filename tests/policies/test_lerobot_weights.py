@@ -22,7 +22,7 @@ REQUIRED = {
 
 def infer(policy, rows=3):
     observations = make_observations(rows, 0, policy.n_obs_steps)
-    return policy.infer(observations, make_tasks(rows), list(range(rows)), list(range(rows)))
+    return policy.infer(observations, make_tasks(rows), list(range(rows)), list(range(rows))).chunks
 
 
 @pytest.fixture

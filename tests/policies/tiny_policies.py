@@ -19,7 +19,7 @@ import torch
 from lerobot.configs import FeatureType, NormalizationMode, PolicyFeature
 from lerobot.policies import get_policy_class, make_policy_config, make_pre_post_processors
 
-from pld_ray.policies import LeRobotBasePolicy, load_base_policy
+from pld_ray.policies.lerobot_adapter import LeRobotBasePolicy
 
 STATE = "observation.state"
 FRONT, WRIST = "observation.images.image", "observation.images.image2"
@@ -50,9 +50,9 @@ def save_policy(kind: str, folder: Path, seed: int = 0, **settings: object) -> P
 
 
 def load_policy(directory: str | Path, **options) -> LeRobotBasePolicy:
-    """`load_base_policy` of such a checkpoint; a pool's replicas take it by name."""
+    """`LeRobotBasePolicy` of such a checkpoint; a pool's replicas take it by name."""
     with small_networks():
-        return load_base_policy(directory, **options)
+        return LeRobotBasePolicy(directory, **options)
 
 
 def make_config(kind: str, tokenizer: str, **settings: object):

@@ -1,8 +1,27 @@
+from pathlib import Path
+
+import pytest
 from policy_fixtures import (  # noqa: F401
     act_directory,
     load_tiny,
     make_observations,
-    no_network,
     tiny_directory,
-    tiny_policy,
 )
+
+
+@pytest.fixture(scope="package")
+def ray_session():
+    """One cluster for all files; its workers can import what lies beside the tests."""
+    import ray
+
+    folders = (Path(__file__).parent, Path(__file__).parents[1] / "policies")
+    ray.init(
+        "local",
+        num_cpus=4,
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": ":".join(map(str, folders))}},
+    )
+    yield
+    ray.shutdown()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pld_ray.policies import Prediction
+
 
 class AddingPolicy:
     """Row i's chunk is its observation plus its seed, plus 1 per step; easily computed by hand.
@@ -40,27 +42,17 @@ class AddingPolicy:
         self._fixed_s, self._row_s = fixed_s, row_s
         self._folder = Path(folder) if folder else None
 
-    def reset(self, env_ids):
-        pass
-
-    def infer(self, observations, tasks, env_ids, seeds=None):
-        return self.infer_with_features(observations, tasks, env_ids, seeds)[0]
-
-    def infer_with_features(self, observations, tasks, env_ids, seeds=None):
+    def infer(self, observations, tasks, env_ids, seeds=None, leftovers=None):
         x = observations["x"]
         self._misbehave(set(x.ravel().tolist()))
         if self._fixed_s or self._row_s:
             time.sleep(self._fixed_s + self._row_s * len(x))
         first = x + np.asarray(seeds or [0] * len(x))[:, None]
-        chunks = first[:, None, :] + np.arange(3)[None, :, None]
-        features = np.concatenate([x, np.asarray(env_ids)[:, None]], axis=1)
-        return chunks.astype(np.float32), features.astype(np.float32)
-
-    def infer_with_leftovers(self, observations, tasks, env_ids, seeds=None, leftovers=None):
-        chunks, features = self.infer_with_features(observations, tasks, env_ids, seeds)
-        for chunk, leftover in zip(chunks, leftovers or [None] * len(chunks), strict=True):
-            chunk += 0 if leftover is None else leftover.sum()
-        return chunks, features, chunks / 2
+        chunks = (first[:, None, :] + np.arange(3)[None, :, None]).astype(np.float32)
+        features = np.concatenate([x, np.asarray(env_ids)[:, None]], axis=1).astype(np.float32)
+        if leftovers is not None:
+            chunks += np.nansum(leftovers, axis=(1, 2))[:, None, None]
+        return Prediction(chunks, features, chunks / 2)
 
     def _misbehave(self, values: set[float]) -> None:
         if self.FAIL in values:

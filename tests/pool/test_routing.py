@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from pld_ray.pool.routing import SUSPECT_S, ReplicaTable, Router
+from pld_ray.pool.messages import ReplicaTable
+from pld_ray.pool.routing import SUSPECT_S, Router
 
 
 class Clock:
@@ -36,11 +37,12 @@ def test_a_client_stays_until_a_newer_table_comes():
     other = "b" if home == "a" else "a"
     for _ in range(20):
         client.sent(home, 1)
-        client.answered(home, 1, other_rows=30)  # ever so crowded
+        client.released(home, 1)
+        client.answered(home, other_rows=30)  # ever so crowded
         assert client.choose() == home
     moves = 0
     for version in range(1, 201):
-        client._current = home
+        client.home = home
         client.update(table(version, **{home: 30, other: 0}))
         moves += client.choose() == other
     assert 70 < moves < 130  # each moves with probability one half
@@ -49,17 +51,18 @@ def test_a_client_stays_until_a_newer_table_comes():
 def test_callers_in_lock_step_even_out_instead_of_herding():
     clients = [router({"a": 0, "b": 0, "c": 0, "d": 0}, seed) for seed in range(64)]
     for client in clients:
-        client._current = "a"
+        client.home = "a"
     spread = []
     for version in range(1, 30):
-        places = [client._current for client in clients]
+        places = [client.home for client in clients]
         news = table(version, **{name: places.count(name) for name in "abcd"})
         for client in clients:
             client.update(news)
             name = client.choose()
             client.sent(name, 1)
-            client.answered(name, 1, other_rows=None)
-        counts = [[client._current for client in clients].count(name) for name in "abcd"]
+            client.released(name, 1)
+            client.answered(name, other_rows=None)
+        counts = [[client.home for client in clients].count(name) for name in "abcd"]
         spread.append(max(counts) - min(counts))
     assert max(spread[8:]) <= 12
     assert np.mean(spread[8:]) <= 8  # from 64
@@ -85,7 +88,7 @@ def test_a_lost_replica_is_asked_only_if_there_is_no_other():
     assert client.choose(avoid=["a", "b"]) is None
     clock.now = SUSPECT_S + 1
     client.update(table(1, a=0, b=30))
-    assert "a" in {client.choose() for _ in range(20)} | {client._current}
+    assert "a" in {client.choose() for _ in range(20)} | {client.home}
 
 
 @pytest.mark.parametrize("rows", [1, 7])
@@ -93,7 +96,7 @@ def test_nothing_stays_in_flight(rows):
     client = router({"a": 0, "b": 0})
     for _ in range(2):
         client.sent("a", rows)
-    client.answered("a", rows, other_rows=3)
-    assert client._in_flight == {"a": rows}
     client.released("a", rows)
-    assert not client._in_flight
+    assert client.in_flight == {"a": rows}
+    client.released("a", rows)
+    assert not client.in_flight

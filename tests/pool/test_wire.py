@@ -1,21 +1,11 @@
-"""The socket between clients and replicas: frames, tokens, strangers."""
-
-import asyncio
-import re
-import socket
-import threading
+"""Frames, and the messages that travel in them."""
 
 import numpy as np
 import pytest
 
+from pld_ray.policies import Prediction
 from pld_ray.pool import wire
-from pld_ray.pool.replica import ANSWERED
-from pld_ray.pool.replica_calls import Connection, Lost, Refusal
-from pld_ray.pool.replica_server import ReplicaServer, as_json, from_json
-from pld_ray.pool.routing import ReplicaTable
-
-TOKEN = b"t" * 32
-TABLE = ReplicaTable((7, 1), {"a": 0.5}, {"a": ("127.0.0.1", 1)}, "note", False)
+from pld_ray.pool.messages import Answer, ReplicaTable, Request
 
 
 def split(frame):
@@ -75,119 +65,28 @@ def test_what_a_replica_would_refuse_is_not_sent():
         wire.encode({"id": 1}, {"image": large})
 
 
-def test_tables_travel_as_json():
-    assert from_json(as_json(TABLE)) == TABLE
-    assert from_json(as_json(None)) is None
+def test_requests_and_answers_travel_whole():
+    leftovers = np.full((2, 3, 1), np.nan, dtype=np.float32)
+    x = {"x": np.array([[1.0], [2.0]], dtype=np.float32)}
+    request = Request(x, ["a", "b"], [0, 1], [5, 6], leftovers, 1.5, 2, 1, (7, 3))
+    header, arrays = wire.decode(*split(request.encode(9)))
+    assert header["id"] == 9
+    received = Request.decode(header, arrays)
+    np.testing.assert_array_equal(received.observations.pop("x"), x.pop("x"))
+    np.testing.assert_array_equal(received.leftovers, leftovers)
+    received.leftovers = request.leftovers = None
+    assert received == request
 
-
-@pytest.fixture
-def server():
-    """A server that doubles x; x below zero fails, x of 99 waits for the event."""
-    release = asyncio.Event()
-    cancelled = threading.Event()
-
-    async def handler(message):
-        x = message[0]["x"]
-        if x[0] < 0:
-            raise ValueError("below zero")
-        if x[0] == 99:
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                cancelled.set()
-                raise
-        return (ANSWERED, 2 * x, None, None, 4, TABLE)
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = ReplicaServer(handler, TOKEN)
-    port = asyncio.run_coroutine_threadsafe(server.listen("127.0.0.1"), loop).result(30)
-    server.port, server.cancelled = port, cancelled
-    server.release = lambda: loop.call_soon_threadsafe(release.set)
-    yield server
-    asyncio.run_coroutine_threadsafe(server.close(), loop).result(30)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
-
-
-def ask(connection, *values):
-    x = np.array(values, dtype=np.float32)
-    return connection.ask(({"x": x}, ["task"], [0], None, None, ("caller", 1.0, 0, 0, (0, 0))))
-
-
-def test_answers_find_their_requests_in_any_order(server):
-    connection = Connection(("127.0.0.1", server.port), TOKEN)
-    slow, dropped, fast, failing = (ask(connection, value) for value in (99, 99, 2, -1))
-    answer = fast.wait(30)
-    assert answer.chunks.tolist() == [4.0]
-    assert (answer.outcome, answer.other_rows, answer.table) == (ANSWERED, 4, TABLE)
-    with pytest.raises(Refusal) as refusal:
-        failing.wait(30)
-    assert repr(refusal.value.__cause__) == "ValueError('below zero')"
-    dropped.cancel()
-    assert server.cancelled.wait(30)
-    assert slow.wait(0.01) is None
-    server.release()
-    assert slow.wait(30).chunks.tolist() == [198.0]
-    connection.close()
-
-
-def test_many_threads_share_a_connection(server):
-    connection = Connection(("127.0.0.1", server.port), TOKEN)
-    wrong = []
-
-    def repeat(thread):
-        for i in range(50):
-            values = np.arange(1000, dtype=np.float32) + 100 + thread + i
-            answer = ask(connection, *values).wait(30)
-            if answer is None or not np.array_equal(answer.chunks, 2 * values):
-                wrong.append((thread, i))
-
-    threads = [threading.Thread(target=repeat, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    connection.close()
-
-
-def test_a_stranger_is_turned_away(server):
-    stranger = Connection(("127.0.0.1", server.port), b"x" * 32)
-    with pytest.raises(Lost):  # on sending or on waiting, as the close is noticed
-        ask(stranger, 1).wait(30)
-    assert ask(Connection(("127.0.0.1", server.port), TOKEN), 1).wait(30).chunks.tolist() == [2.0]
-
-
-DEEP = b"[" * 100_000
-
-
-@pytest.mark.parametrize(
-    ("sent", "why"),
-    [
-        (wire.PREFIX.pack(2, 0) + b"{]", "not a frame: JSONDecodeError"),
-        (wire.PREFIX.pack(2, 1 << 32), "a frame of 2 [+] 4294967296 bytes; at most"),
-        (wire.PREFIX.pack(len(DEEP), 0) + DEEP, "not a frame: RecursionError"),
-        (wire.PREFIX.pack(14, 0) + b'{"arrays": []}', "'id'"),
-    ],
-)
-def test_what_is_too_large_or_no_frame_is_answered_and_others_are_served(server, sent, why):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as chatter:
-        chatter.sendall(TOKEN + sent)
-        told = b"".join(iter(lambda: chatter.recv(4096), b""))
-    header, _ = wire.decode(*split(told))
-    assert header["id"] is None
-    assert re.search(why, header["error"][1])
-    assert ask(Connection(("127.0.0.1", server.port), TOKEN), 1).wait(30).chunks.tolist() == [2.0]
-
-
-def test_a_closed_connection_is_a_lost_request(server):
-    connection = Connection(("127.0.0.1", server.port), TOKEN)
-    call = ask(connection, 99)
-    connection.close()
-    with pytest.raises(Lost):
-        call.wait(30)
-    with pytest.raises(Lost):
-        ask(connection, 1)
+    table = ReplicaTable((7, 1), {"a": 0.5}, {"a": ("127.0.0.1", 1)}, "note", False)
+    for sent in (Answer("answered", Prediction(np.ones((1, 2, 3))), 4, table), Answer("draining")):
+        answer = Answer.decode(*wire.decode(*split(sent.encode(9))))
+        assert (answer.outcome, answer.other_rows, answer.table) == (
+            sent.outcome,
+            sent.other_rows,
+            sent.table,
+        )
+        assert (answer.prediction is None) == (sent.prediction is None)
+        if answer.prediction is not None:
+            np.testing.assert_array_equal(answer.prediction.chunks, np.ones((1, 2, 3)))
+            assert answer.prediction.features is answer.prediction.normalized is None
+            assert answer.prediction.chunks.flags.writeable

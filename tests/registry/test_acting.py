@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.policies import Prediction
 from pld_ray.registry.acting import ActingPolicy
 from pld_ray.rllib.module import ResidualModule
 from pld_ray.rollout.vector_env import with_base_policy
@@ -22,13 +23,10 @@ class Counting:
     action_dim, n_action_steps, fingerprint = 2, 3, "counting"
     input_features = {"observation.state": (2,)}
 
-    def reset(self, env_ids):
-        pass
-
     def infer(self, observations, tasks, env_ids, seeds=None):
         first = observations["observation.state"][:, :1] + np.float32([0, 0.1, 0.2])
         words = np.float32([[len(task) / 10] * 3 for task in tasks])
-        return np.stack([first, words], axis=-1).astype(np.float32)
+        return Prediction(np.stack([first, words], axis=-1).astype(np.float32))
 
 
 @pytest.fixture

@@ -135,9 +135,9 @@ class Toggling(CountingPolicy):
     """Opens and closes by turns with its second component, never with its first."""
 
     def infer(self, observations, tasks, env_ids, seeds=None):
-        chunk = super().infer(observations, tasks, env_ids, seeds)
-        chunk[:, 0, 1], chunk[:, 1, 1] = -1, 1
-        return chunk
+        answer = super().infer(observations, tasks, env_ids, seeds)
+        answer.chunks[:, 0, 1], answer.chunks[:, 1, 1] = -1, 1
+        return answer
 
 
 class NoActor:

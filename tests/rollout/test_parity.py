@@ -28,7 +28,7 @@ def base_policy_alone(init_state_ids):
         while not done:
             if len(actions) % policy.n_action_steps == 0:
                 batch = {key: value[None] for key, value in observation.items()}
-                chunk = policy.infer(batch, [info["task"]], [0])[0]
+                chunk = policy.infer(batch, [info["task"]], [0]).chunks[0]
             action = np.clip(chunk[len(actions) % policy.n_action_steps], -1, 1)
             observation, _, terminated, truncated, info = env.step(action)
             actions.append(action)

@@ -13,6 +13,7 @@ from toy import CountingEnv, CountingPolicy
 
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
+from pld_ray.policies import Prediction
 from pld_ray.rollout.env_group import InProcessEnvs
 from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.streams import Ended, Streams
@@ -164,7 +165,7 @@ class Commanding(CountingPolicy):
         steps = observations["observation.state"][:, 1].astype(int) % len(self.commands)
         chunk = np.zeros((len(steps), 1, 3), dtype=np.float32)
         chunk[:, 0, GRIPPER] = self.commands[steps]
-        return chunk
+        return Prediction(chunk)
 
 
 class Choosing:

@@ -9,6 +9,7 @@ from gymnasium.wrappers.vector import DictInfoToList
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from toy import CountingEnv, CountingPolicy
 
+from pld_ray.policies import Prediction
 from pld_ray.rollout.vector_env import (
     BaseActionVectorEnv,
     InfosPerEnv,
@@ -61,7 +62,7 @@ def test_queued_init_states_are_used_in_order_then_sampling_returns():
 def test_base_action_is_clipped_to_the_action_space():
     class Loud(CountingPolicy):
         def infer(self, observations, tasks, env_ids, seeds=None):
-            return np.full((len(env_ids), 2, 3), 5, dtype=np.float32)
+            return Prediction(np.full((len(env_ids), 2, 3), 5, dtype=np.float32))
 
     env = BaseActionVectorEnv([CountingEnv()], Loud())
     observation, _ = env.reset()
@@ -101,9 +102,9 @@ class SeeingPolicy(CountingPolicy):
 
     feature_dim = 2
 
-    def infer_with_features(self, observations, tasks, env_ids, seeds=None):
-        features = 10 * observations["observation.state"]
-        return self.infer(observations, tasks, env_ids, seeds), features.astype(np.float32)
+    def infer(self, observations, tasks, env_ids, seeds=None):
+        features = 10 * observations["observation.state"].astype(np.float32)
+        return super().infer(observations, tasks, env_ids, seeds)._replace(features=features)
 
 
 def test_features_of_the_chunk_being_played_are_part_of_the_observation():

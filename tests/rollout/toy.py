@@ -5,6 +5,8 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 
+from pld_ray.policies import Prediction
+
 
 class CountingEnv(gym.Env):
     """Observation (episode number, step); truncated after `length` steps."""
@@ -45,12 +47,9 @@ class CountingPolicy:
     input_features = {"observation.state": (2,)}
     fingerprint = "counting"
 
-    def reset(self, env_ids):
-        pass
-
     def infer(self, observations, tasks, env_ids, seeds=None):
         state = observations["observation.state"]
         chunk = np.zeros((len(state), 2, 3), dtype=np.float32)
         chunk[:, :, :2] = state[:, None]
         chunk[:, 1, 2] = 1
-        return chunk / 100
+        return Prediction(chunk / 100)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from pld_ray.policies.protocol import PolicyDescription, infer
-from pld_ray.pool.replica import resolve, warm_up
+from pld_ray.policies import PolicyDescription, Prediction
+from pld_ray.pool.replica import warm_up
+from pld_ray.pool.spec import resolve
 
 
 class Looking:
@@ -17,16 +18,15 @@ class Looking:
     n_obs_steps = 2
 
     def __init__(self, **attributes):
-        self.asked = []
+        self.asked, self.leftovers = [], []
         self.__dict__.update(attributes)
 
-    def reset(self, env_ids):
-        pass
-
-    def infer(self, observations, tasks, env_ids, seeds=None):
+    def infer(self, observations, tasks, env_ids, seeds=None, leftovers=None):
         self.asked.append({key: (value.shape, value.dtype) for key, value in observations.items()})
         assert len(tasks) == len(env_ids) == len(seeds)
-        return np.zeros((len(tasks), 4, 7), dtype=np.float32)
+        self.leftovers.append(None if leftovers is None else leftovers.shape)
+        chunks = np.zeros((len(tasks), 4, 7), dtype=np.float32)
+        return Prediction(chunks, normalized=chunks)
 
 
 def test_each_batch_shape_is_inferred_once_in_the_policys_own_format():
@@ -54,14 +54,16 @@ def test_optional_attributes_have_defaults():
         0,
         None,
     )
-    output = infer(Looking(), observations={}, tasks=[""], env_ids=[0], seeds=[0])
-    assert output[0].shape == (1, 4, 7)
-    assert output[1] is None
+
+
+def test_both_paths_of_real_time_chunking_are_warmed_up():
+    policy = Looking(rtc=True)
+    warm_up(policy, PolicyDescription.of(policy), max_batch_size=2)
+    assert policy.leftovers == [None, (1, 4, 7), None, (2, 4, 7)]
 
 
 def test_policies_are_named_by_module_and_function():
     assert resolve("json:dumps")(1) == "1"
-    assert resolve(len) is len
     for wrong in ("json", "json:nothing", "no_such_module:make", ":"):
         with pytest.raises(ValueError, match="give 'module:function'"):
             resolve(wrong)
