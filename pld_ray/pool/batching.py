@@ -9,29 +9,13 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from pld_ray.policies import Prediction
-from pld_ray.pool.messages import Request
+from pld_ray.pool.messages import Answer, Request
 from pld_ray.pool.metrics import ReplicaStatistics
-
-
-class Reply(NamedTuple):
-    """One request's rows of its batch's output, and the load that it met."""
-
-    prediction: Prediction
-    other_rows: int
-    """Rows of others that waited or were inferred when this request's batch started."""
-
-
-class Expired(Exception):
-    """A request's time was over before its batch started; it was not inferred."""
-
-
-class Closed(Exception):
-    """The batcher drains: it takes no more requests."""
 
 
 @dataclasses.dataclass
@@ -40,7 +24,7 @@ class Waiting:
 
     request: Request
     arrived: float
-    answer: asyncio.Future[Reply]
+    answer: asyncio.Future[Answer]
 
 
 class Batcher:
@@ -85,20 +69,19 @@ class Batcher:
         """Rows that wait or are being inferred."""
         return self._rows_waiting + self._rows_in_work
 
-    async def submit(self, request: Request) -> Reply:
-        """The answer to the request's own rows.
+    async def submit(self, request: Request) -> Answer:
+        """What becomes of a request, see `Answer`.
 
         Raises:
-            Closed: the batcher drains.
-            Expired: the request's time was over before its batch started.
             Exception: whatever `infer` raised for the batch.
         """
         if self._closed:
-            raise Closed
+            self._statistics.refused += 1
+            return Answer("draining")
         if self._consumer is None:
             self._consumer = asyncio.create_task(self._consume())
         now = time.monotonic()
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(Waiting(request, now, answer))
         self._rows_waiting += request.rows
         self._empty.clear()
@@ -146,7 +129,7 @@ class Batcher:
             if one.answer.done():
                 continue
             if one.arrived + one.request.expires_in_s < now:
-                one.answer.set_exception(Expired())
+                one.answer.set_result(Answer("not begun in time"))
                 continue
             batch.append(one)
             rows += one.request.rows
@@ -192,7 +175,8 @@ class Batcher:
             start = rows.stop
             if one.answer.done():  # the caller may have gone
                 continue
-            one.answer.set_result(Reply(answer.rows(rows), depth - one.request.rows))
+            own = answer.rows(rows)
+            one.answer.set_result(Answer("answered", own, depth - one.request.rows))
             self._statistics.answered(now - one.arrived)
 
 

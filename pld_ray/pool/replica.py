@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from pld_ray.policies import BasePolicy, PolicyDescription
-from pld_ray.pool.batching import Batcher, Closed, Expired
+from pld_ray.pool.batching import Batcher
 from pld_ray.pool.messages import Answer, Endpoint, ReplicaTable, Request
 from pld_ray.pool.metrics import RayMetrics, ReplicaStatistics
 from pld_ray.pool.server import ReplicaServer
@@ -59,15 +59,10 @@ class Replica:
         self._statistics.called(request.attempt, request.missed_deadlines)
         # here: a bad request must not spoil its batch
         self._description.check(request.observations, request.tasks, request.leftovers)
-        news = self._table if self._table.version > request.table_version else None
-        try:
-            reply = await self._batcher.submit(request)
-        except Closed:
-            self._statistics.refused += 1
-            return Answer("draining", table=news)
-        except Expired:
-            return Answer("not begun in time", table=news)
-        return Answer("answered", reply.prediction, reply.other_rows, news)
+        answer = await self._batcher.submit(request)
+        if self._table.version > request.table_version:
+            answer.table = self._table
+        return answer
 
     async def poll(self, table: ReplicaTable) -> dict[str, Any]:
         """Take the newest table; tell how the replica does, its depth since the last poll."""
