@@ -155,6 +155,19 @@ class PolicyConfig(PoolOptions, PolicyPlace):
         path="folder",
     )
 
+    def loader(self) -> dict[str, Any]:
+        """What `load_base_policy` is given beside the path; only what differs from its defaults."""
+        settings = {
+            "dtype": self.dtype,
+            "compile": self.compile,
+            "n_action_steps": self.n_action_steps,
+            "rename_map": dict(self.rename_map),
+            "tokenizer_path": self.tokenizer_path,
+            "features": None if self.features == "none" else self.features,
+            "rtc": self.rtc,
+        }
+        return {name: value for name, value in settings.items() if value}
+
 
 @dataclass
 class RunnersConfig:

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import re
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -17,8 +17,7 @@ import numpy as np
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
 from pld_ray.algorithm.residual.stored_columns import replay_schema
-from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
-from pld_ray.config.groups import PoolOptions
+from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
 from pld_ray.config.start_check import check_start
@@ -26,88 +25,13 @@ from pld_ray.jobs.cluster import quiet_ray
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.collection import collection_identity
-from pld_ray.rllib.config import PARAMETER_NAMES, ResidualSACConfig
+from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.module import VECTOR_KEYS, ResidualModule, image_shapes
 from pld_ray.rllib.pretrained import check_pretrained
 from pld_ray.rollout.entry_point import make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy
 from pld_ray.rollout.offline_cache import OfflineCache
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
-
-
-def algorithm_config(config: TrainConfig) -> ResidualSACConfig:
-    """The RLlib configuration of a run; `build_algorithm` adds the default cache folder."""
-    parameters = {name: getattr(config.algorithm, name) for name in PARAMETER_NAMES}
-    runners, policy, placement = config.runners, config.policy, config.placement
-    vectorization = {
-        name: getattr(runners, name)
-        for name in ("vectorization", "step_timeout_s", "reset_timeout_s")
-    }
-    built = (
-        ResidualSACConfig()
-        .environment(env_config={**config.env.settings(), **vectorization})
-        .base_policy(
-            type=policy.type,
-            path=policy.path,
-            placement=policy.placement,
-            loader=policy_loader(policy),
-            pool=pool_options(config),
-            prefetch=policy.prefetch,
-        )
-        .env_runners(
-            num_env_runners=runners.num_env_runners,
-            num_envs_per_env_runner=runners.num_envs_per_env_runner,
-            num_cpus_per_env_runner=runners.num_cpus_per_env_runner,
-            custom_resources_per_env_runner=dict(placement.env_runner),
-            max_requests_in_flight_per_env_runner=runners.requests_in_flight,
-        )
-        .learners(
-            num_learners=runners.num_learners,
-            num_gpus_per_learner=runners.num_gpus_per_learner,
-            custom_resources_per_learner=dict(placement.learner),
-        )
-        .evaluation(
-            evaluation_num_env_runners=config.evaluation.num_env_runners,
-            evaluation_config={"custom_resources_per_env_runner": dict(placement.evaluation)},
-        )
-        .resources(placement_strategy=placement.strategy)
-        .training(
-            **parameters,
-            sample_steps=runners.sample_steps,
-            sampling=runners.sampling,
-            publish_interval=runners.publish_interval,
-            max_staleness=runners.max_staleness,
-            stall_timeout_s=runners.stall_timeout_s,
-            offline_cache=config.offline_cache,
-            collection_seed=config.collection_seed,
-            pretrained_critic=config.pretrained_critic,
-        )
-        .debugging(seed=config.seed, log_level="ERROR")
-    )
-    return built
-
-
-def policy_loader(policy: PolicyConfig) -> dict[str, Any]:
-    """What `load_base_policy` is given beside the path; only what differs from its defaults."""
-    settings = {
-        "dtype": policy.dtype,
-        "compile": policy.compile,
-        "n_action_steps": policy.n_action_steps,
-        "rename_map": dict(policy.rename_map),
-        "tokenizer_path": policy.tokenizer_path,
-        "features": None if policy.features == "none" else policy.features,
-        "rtc": policy.rtc,
-    }
-    return {name: value for name, value in settings.items() if value}
-
-
-def pool_options(config: TrainConfig) -> dict[str, Any]:
-    """The fields of `PoolSpec` that a run sets."""
-    return {
-        **{field.name: getattr(config.policy, field.name) for field in fields(PoolOptions)},
-        "resources": dict(config.placement.base_policy),
-        "scheduling_strategy": config.placement.base_policy_strategy,
-    }
 
 
 def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
@@ -117,7 +41,7 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     """
     if config.offline_cache is not None:
         return pathlib.Path(config.offline_cache).resolve()
-    identity = collection_identity(algorithm_config(config))
+    identity = collection_identity(ResidualSACConfig.of_run(config))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     parent = pathlib.Path(config.output_dir).resolve().parent
     name = re.sub(r"[^\w-]", "_", config.env.task)[:80]  # a task may be any text
@@ -146,7 +70,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         if config.env.entry_point is None and config.env.suite.startswith("libero_"):
             resolve_assets(config.env.suite, config.env.assets)
         settings = {"type": config.policy.type, "path": config.policy.path}
-        settings |= policy_loader(config.policy)
+        settings |= config.policy.loader()
         policy = make_base_policy(settings, env.action_space)
         observations, actions = check_policy_matches(
             policy, env.observation_space, env.action_space
@@ -255,5 +179,7 @@ def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
 def build_algorithm(config: TrainConfig) -> ResidualSAC:
     """Build the algorithm; Ray must be running."""
     quiet_ray()
-    built = algorithm_config(config).training(offline_cache=str(offline_cache_folder(config)))
+    built = ResidualSACConfig.of_run(config).training(
+        offline_cache=str(offline_cache_folder(config))
+    )
     return built.build_algo()

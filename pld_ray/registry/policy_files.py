@@ -47,14 +47,14 @@ def export_policy(
 
     from pld_ray.files.manifest import check_manifest
     from pld_ray.files.state_tree import load_tree, save_tree
-    from pld_ray.jobs.build import algorithm_config
+    from pld_ray.rllib.config import ResidualSACConfig
     from pld_ray.rllib.module import non_inference
 
     check_manifest(checkpoint, only=("learner.json", "learner.safetensors"))
     state = load_tree(checkpoint / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
     left_out = non_inference(config.algorithm)
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
-    model_config = dict(algorithm_config(config).get_default_rl_module_spec().model_config)
+    model_config = dict(ResidualSACConfig.of_run(config).get_default_rl_module_spec().model_config)
     folder.mkdir(parents=True, exist_ok=True)
     params = dict(model_config["params"])
     weights = params.get("vision_encoder_weights")
@@ -96,13 +96,12 @@ def export_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, 
         How to load it from there: `type`, `path` (in `folder`, or a name on the hub, which stays
         one), `fingerprint` of its files, `prefetch`, and what else `load_base_policy` takes.
     """
-    from pld_ray.jobs.build import policy_loader
     from pld_ray.policies.checkpoint import open_checkpoint
 
     if policy.type == "none":
         return {"type": "none"}
     source = open_checkpoint(policy.path)
-    loader = policy_loader(policy)
+    loader = policy.loader()
     if not source.from_hub:
         (folder / BASE_POLICY).mkdir()
         for file in source.files:

@@ -83,17 +83,15 @@ class ResidualSAC(Algorithm):
     def _start_base_policy(self) -> BasePolicyPool | None:
         """Put the base policy, or the pool's client, where the runners look for it."""
         config = self.config.copy(copy_frozen=False)
-        path = config.base_policy_path
-        pool = None
-        loader = config.base_policy_loader
-        policy: Any = {"type": config.base_policy_type, "path": path, **loader}
-        if config.base_policy_placement == "pool" and config.base_policy_type != "none":
+        options, pool = config.base_policy_options, None
+        policy: Any = {"type": options.type, "path": options.path, **options.loader()}
+        if options.placement == "pool" and options.type != "none":
             from pld_ray.pool import BasePolicyPool
 
             pool = BasePolicyPool(config.pool_spec())
             policy = pool.client()
         config.env_config = {**config.env_config, "base_policy": policy}
-        if config.base_policy_prefetch:
+        if options.prefetch:
             config.env_config["prefetch"] = True
         config.freeze()
         self.config = config

@@ -23,7 +23,7 @@ STATE_FILE = "collection"
 """Of a checkpoint that was made while collecting, without suffix."""
 NOT_DATA = (
     "base_policy",  # told by its fingerprint and loader instead
-    "prefetch",  # likewise, by `base_policy_prefetch`
+    "prefetch",  # likewise, by its options
     "assets",  # where the meshes lie, not what they are
     "vectorization",
     "step_timeout_s",
@@ -41,9 +41,6 @@ SHAPING_PARAMS = (
 )
 """Fields of `ResidualSACParams` that decide which columns are collected and what is in them."""
 SHAPING_SETTINGS = (
-    "base_policy_type",
-    "base_policy_loader",
-    "base_policy_prefetch",
     "num_env_runners",  # each draws its own episodes
     "num_envs_per_env_runner",
     "sample_steps",  # where the rounds end
@@ -53,11 +50,15 @@ SHAPING_SETTINGS = (
 
 def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
     """All that shapes the collected columns, as plain JSON: equal identities, equal data."""
+    policy = config.base_policy_options
     environment = {k: v for k, v in config.env_config.items() if k not in NOT_DATA}
     identity = {
         "format_version": FORMAT_VERSION,
         "environment": environment,
-        "base_policy": base_policy_fingerprint(config.base_policy_type, config.base_policy_path),
+        "base_policy": base_policy_fingerprint(policy.type, policy.path),
+        "base_policy_type": policy.type,
+        "base_policy_loader": policy.loader(),
+        "base_policy_prefetch": policy.prefetch,
         **{name: getattr(config, name) for name in (*SHAPING_SETTINGS, *SHAPING_PARAMS)},
     }
     return json.loads(json.dumps(identity, sort_keys=True))

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
-from typing import Any
+import copy
+import dataclasses
+from typing import Any, Literal
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from pld_ray.config import TrainConfig, check_sampling
-from pld_ray.config.groups import PolicyConfig, RunnersConfig
+from pld_ray.config import PlacementConfig, PolicyConfig, TrainConfig, check_sampling
+from pld_ray.config.groups import PoolOptions
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.options import check_options
+from pld_ray.options import Field, check_options, fields_of, fits, unfit
 from pld_ray.pool import PoolSpec
 from pld_ray.rollout import factory
 
-PARAMETER_NAMES = tuple(f.name for f in fields(ResidualSACParams))
-LOOP_NAMES = ("sample_steps", "sampling", "publish_interval", "max_staleness", "stall_timeout_s")
-"""Of `RunnersConfig`, what `training` takes beside the learner's parameters."""
-RUN_NAMES = ("offline_cache", "collection_seed", "pretrained_critic")
-"""Of `TrainConfig`, the same."""
+RUN_KEYS = (
+    *(f"runners.{name}" for name in ("sample_steps", "sampling", "publish_interval")),
+    *("runners.max_staleness", "runners.stall_timeout_s"),
+    *("offline_cache", "collection_seed", "pretrained_critic"),
+)
+"""Keys of a run, beside the learner's parameters, for which RLlib has no setting of its own."""
+OPTIONS: dict[str, Field] = {
+    field.key.rpartition(".")[2]: field
+    for field in fields_of(TrainConfig)
+    if field.key.startswith("algorithm.") or field.key in RUN_KEYS
+}
+"""Attribute of `ResidualSACConfig` -> the option that declares it."""
 
 
 class ResidualSACConfig(AlgorithmConfig):
@@ -42,13 +50,7 @@ class ResidualSACConfig(AlgorithmConfig):
         from pld_ray.rllib.env_runner import ResidualEnvRunner
 
         super().__init__(algo_class=algo_class or ResidualSAC)
-        for defaults, names in (
-            (ResidualSACParams(), PARAMETER_NAMES),
-            (RunnersConfig(), LOOP_NAMES),
-            (TrainConfig(), RUN_NAMES),
-        ):
-            for name in names:
-                setattr(self, name, getattr(defaults, name))
+        self.__dict__.update({name: copy.copy(field.default) for name, field in OPTIONS.items()})
         self._train_batch_size_per_learner = self.batch_size
         self.lr = None
 
@@ -60,16 +62,14 @@ class ResidualSACConfig(AlgorithmConfig):
         self.clip_actions = True
 
         # base policy
-        policy = PolicyConfig()
-        self.base_policy_type = policy.type
-        self.base_policy_path = policy.path
-        self.base_policy_placement = policy.placement
-        self.base_policy_loader: dict[str, Any] = {}
-        self.base_policy_pool: dict[str, Any] = {}
-        self.base_policy_prefetch = policy.prefetch
+        self.base_policy_options = PolicyConfig()
+        self.base_policy_resources: dict[str, float] = {}
+        self.base_policy_strategy: Literal["DEFAULT", "SPREAD"] = (
+            PlacementConfig.base_policy_strategy
+        )
 
         # loop
-        self.max_requests_in_flight_per_env_runner = RunnersConfig.requests_in_flight
+        self.max_requests_in_flight_per_env_runner = TrainConfig().runners.requests_in_flight
         self.held_init_states: list[int] = list(range(20))
         self.custom_evaluation_function = evaluate_init_states
         self.evaluation_duration_unit = "episodes"
@@ -84,22 +84,62 @@ class ResidualSACConfig(AlgorithmConfig):
         self.torch_skip_nan_gradients = True
         self.num_cpus_for_main_process = 1
 
+    @classmethod
+    def of_run(cls, run: TrainConfig) -> ResidualSACConfig:
+        """What `pld-ray train` trains; a default cache folder is the run's own matter."""
+        runners, placement = run.runners, run.placement
+        groups = {"algorithm": run.algorithm, "runners": runners, "": run}
+        settings = {
+            name: getattr(groups[field.key.rpartition(".")[0]], name)
+            for name, field in OPTIONS.items()
+        }
+        vectorization = {
+            name: getattr(runners, name)
+            for name in ("vectorization", "step_timeout_s", "reset_timeout_s")
+        }
+        config: ResidualSACConfig = (
+            cls()
+            .environment(env_config={**run.env.settings(), **vectorization})
+            .base_policy(
+                **vars(run.policy),
+                resources=dict(placement.base_policy),
+                scheduling_strategy=placement.base_policy_strategy,
+            )
+            .env_runners(
+                num_env_runners=runners.num_env_runners,
+                num_envs_per_env_runner=runners.num_envs_per_env_runner,
+                num_cpus_per_env_runner=runners.num_cpus_per_env_runner,
+                custom_resources_per_env_runner=dict(placement.env_runner),
+                max_requests_in_flight_per_env_runner=runners.requests_in_flight,
+            )
+            .learners(
+                num_learners=runners.num_learners,
+                num_gpus_per_learner=runners.num_gpus_per_learner,
+                custom_resources_per_learner=dict(placement.learner),
+            )
+            .evaluation(
+                evaluation_num_env_runners=run.evaluation.num_env_runners,
+                evaluation_config={"custom_resources_per_env_runner": dict(placement.evaluation)},
+            )
+            .resources(placement_strategy=placement.strategy)
+            .training(**settings)
+            .debugging(seed=run.seed, log_level="ERROR")
+        )
+        return config
+
     def training(self, **kwargs: Any) -> ResidualSACConfig:
-        """Set any field of `ResidualSACParams`, what follows, or RLlib's own `training` settings.
+        """Set anything in `OPTIONS`, or RLlib's own `training` settings.
 
-        A Tune search space stands in for any value; `validate` checks what it draws.
-
-        Args:
-            sample_steps, sampling, publish_interval, max_staleness, stall_timeout_s: as in
-                `RunnersConfig`.
-            offline_cache, collection_seed, pretrained_critic: as in `TrainConfig`.
+        These are the fields of `ResidualSACParams`, and `sample_steps`, `sampling`,
+        `publish_interval`, `max_staleness`, `stall_timeout_s` (of `RunnersConfig`),
+        `offline_cache`, `collection_seed` and `pretrained_critic` (of `TrainConfig`). A Tune search
+        space stands in for any value; `validate` checks what it draws.
 
         Raises:
             TypeError: a name that does not exist.
         """
-        for name in (*PARAMETER_NAMES, *LOOP_NAMES, *RUN_NAMES):
-            if name in kwargs and name != "gamma":
-                setattr(self, name, kwargs.pop(name))
+        for name in OPTIONS.keys() & kwargs.keys() - {"gamma"}:
+            setattr(self, name, kwargs.pop(name))
         if "train_batch_size_per_learner" in kwargs:
             self.batch_size = kwargs["train_batch_size_per_learner"]
         self._train_batch_size_per_learner = self.batch_size
@@ -122,46 +162,42 @@ class ResidualSACConfig(AlgorithmConfig):
     def base_policy(
         self,
         *,
-        type: str = NotProvided,
-        path: str | None = NotProvided,
-        placement: str = NotProvided,
-        loader: dict[str, Any] = NotProvided,
-        pool: dict[str, Any] = NotProvided,
-        prefetch: bool = NotProvided,
+        resources: dict[str, float] = NotProvided,
+        scheduling_strategy: Literal["DEFAULT", "SPREAD"] = NotProvided,
+        **options: Any,
     ) -> ResidualSACConfig:
         """Choose the frozen base policy and where it runs.
 
         Args:
-            type: `lerobot`, or `none`: a base action of zeros, for learning from scratch.
-            path: a LeRobot checkpoint folder; None is the shipped policy of `pld_tabletop`.
-            placement: `inline` (in each env runner) or `pool` (Ray actors with dynamic batching).
-            loader: further arguments of `load_base_policy`, such as `dtype` or `rename_map`.
-            pool: fields of `PoolSpec`, such as `replicas` or `max_batch_size`.
-            prefetch: ask for the next chunk one step ahead, see `ChunkCache`.
+            resources: custom resources of each replica of a pool.
+            scheduling_strategy: of the replicas, as `PlacementConfig.base_policy_strategy`.
+            options: any field of `PolicyConfig`, such as `path`, `placement` or `max_batch_size`.
+
+        Raises:
+            TypeError: a name that does not exist.
         """
-        for name, value in (
-            ("type", type),
-            ("path", path),
-            ("placement", placement),
-            ("loader", loader),
-            ("pool", pool),
-            ("prefetch", prefetch),
-        ):
-            if value is not NotProvided:
-                setattr(self, f"base_policy_{name}", value)
+        if options.get("path") is not None:
+            options["path"] = str(options["path"])
+        self.base_policy_options = dataclasses.replace(self.base_policy_options, **options)
+        if resources is not NotProvided:
+            self.base_policy_resources = resources
+        if scheduling_strategy is not NotProvided:
+            self.base_policy_strategy = scheduling_strategy
         return self
 
     def residual_sac_params(self) -> ResidualSACParams:
         """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
-        return ResidualSACParams(**self._values(PARAMETER_NAMES))
+        names = (field.name for field in dataclasses.fields(ResidualSACParams))
+        return ResidualSACParams(**{name: getattr(self, name) for name in names})
 
     def validate(self) -> None:
         super().validate()
         self.residual_sac_params().validate()
-        check_options(self._policy_settings(), "base_policy.")
+        check_options(self.base_policy_options, "base_policy.")
         self.pool_spec().check("base_policy.")
-        check_options(RunnersConfig(**self._values(LOOP_NAMES)), "training.")
-        check_options(TrainConfig(**self._values(RUN_NAMES)), "training.")
+        for name, field in OPTIONS.items():
+            if not fits(getattr(self, name), field.hint, field.option):
+                raise ValueError(unfit(f"training.{name}", getattr(self, name), field))
         check_sampling(
             self.sampling,
             1 if self.in_evaluation else self.num_env_runners,
@@ -169,24 +205,17 @@ class ResidualSACConfig(AlgorithmConfig):
             self.max_staleness,
         )
 
-    def _policy_settings(self) -> PolicyConfig:
-        """The base policy's settings as the dataclass that declares their ranges."""
-        return PolicyConfig(
-            type=self.base_policy_type,
-            path=None if self.base_policy_path is None else str(self.base_policy_path),
-            placement=self.base_policy_placement,
-            prefetch=self.base_policy_prefetch,
-        )
-
     def pool_spec(self) -> PoolSpec:
         """The pool that serves the base policy with `placement="pool"`."""
-        path = None if self.base_policy_path is None else str(self.base_policy_path)
+        policy = self.base_policy_options
         return PoolSpec(
-            arguments={"path": path, **self.base_policy_loader}, **self.base_policy_pool
+            arguments={"path": policy.path, **policy.loader()},
+            resources=self.base_policy_resources,
+            scheduling_strategy=self.base_policy_strategy,
+            **{
+                field.name: getattr(policy, field.name) for field in dataclasses.fields(PoolOptions)
+            },
         )
-
-    def _values(self, names: tuple[str, ...]) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names}
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.rllib.module import ResidualModule
@@ -194,7 +223,7 @@ class ResidualSACConfig(AlgorithmConfig):
         return RLModuleSpec(
             module_class=ResidualModule,
             model_config={
-                "params": asdict(self.residual_sac_params()),
+                "params": dataclasses.asdict(self.residual_sac_params()),
                 "seed": self.seed or 0,
                 "tasks": factory.task_instructions(self.env_config),
             },

@@ -9,8 +9,8 @@ from chaos import POINT_RUN, check_counts, progress, wait_for
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import load_config
-from pld_ray.jobs.build import algorithm_config
 from pld_ray.jobs.cluster import check_cluster
+from pld_ray.rllib import ResidualSACConfig
 
 pytestmark = pytest.mark.chaos
 
@@ -39,7 +39,7 @@ def test_a_node_with_a_runner_goes_and_comes_back(cluster, add_node, connect, tm
         "--runners.num_cpus_per_env_runner=1",
     )
     check_cluster(config)
-    algorithm = algorithm_config(config).build_algo()
+    algorithm = ResidualSACConfig.of_run(config).build_algo()
     try:
         group = algorithm.env_runner_group
         nodes = group.foreach_env_runner(
@@ -94,7 +94,7 @@ def test_a_full_object_store_does_not_stop_the_run(cluster, add_node, connect, t
         "--runners.num_env_runners=1",
         "--placement.env_runner={simulation: 1}",
     )
-    algorithm = algorithm_config(config).build_algo()
+    algorithm = ResidualSACConfig.of_run(config).build_algo()
     try:
         train_until(algorithm, lambda: algorithm.updates > 0, "learning")
         hoard = [ray.put(np.zeros(10 * 2**20, dtype=np.uint8)) for _ in range(20)]  # 2 stores full

@@ -120,7 +120,7 @@ def test_a_bad_value_of_a_sweep_is_one_sentence(body, message, tmp_path):
         (lambda c: c.training(collection_seed=-1), "training.collection_seed=-1: must"),
         (lambda c: c.training(max_staleness=1), "max_staleness=1: must be null or at least"),
         (lambda c: c.base_policy(type="foo"), "base_policy.type='foo': must be lerobot or none"),
-        (lambda c: c.base_policy(pool={"max_batch_size": 0}), "base_policy.max_batch_size=0"),
+        (lambda c: c.base_policy(max_batch_size=0), "base_policy.max_batch_size=0"),
     ],
 )
 def test_rllibs_own_configuration_is_checked_alike(change, message):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
-from pld_ray.jobs.build import policy_loader
 from pld_ray.policies import ChunkCache, Prediction
 
 
@@ -100,5 +99,5 @@ def test_the_option_needs_prefetch_and_reaches_the_policy():
         ConfigError, match=r"policy.rtc=true: must be false without policy.prefetch"
     ):
         TrainConfig(policy=PolicyConfig(rtc=True)).validate()
-    assert policy_loader(PolicyConfig(rtc=True)) == {"rtc": True}
-    assert policy_loader(PolicyConfig()) == {}
+    assert PolicyConfig(rtc=True).loader() == {"rtc": True}
+    assert PolicyConfig().loader() == {}

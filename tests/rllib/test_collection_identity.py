@@ -13,10 +13,10 @@ from toy import CountingEnv, CountingPolicy
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.jobs.build import algorithm_config, offline_cache_folder
+from pld_ray.jobs.build import offline_cache_folder
 from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.rllib.collection import collection_identity
-from pld_ray.rllib.config import PARAMETER_NAMES
+from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.env_group import InProcessEnvs
 from pld_ray.rollout.streams import Ended, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
@@ -90,7 +90,7 @@ def changed(name: str, value: Any = None) -> TrainConfig:
 @pytest.mark.parametrize("group", ["", "env", "policy", "runners", "algorithm", *GROUPS_AFTER])
 def test_each_setting_is_in_the_identity_or_said_to_shape_no_column(group, tmp_path):
     allowed = set().union(*CANNOT_SHAPE_A_COLUMN.values())
-    plain = collection_identity(algorithm_config(TrainConfig()))
+    plain = collection_identity(ResidualSACConfig.of_run(TrainConfig()))
     for name in leaves(TrainConfig()):
         if name.rpartition(".")[0] != group:
             continue
@@ -100,7 +100,7 @@ def test_each_setting_is_in_the_identity_or_said_to_shape_no_column(group, tmp_p
             shutil.copytree(EMBEDDED_ACT, value)
             file = tmp_path / "policy" / "config.json"
             file.write_text(json.dumps({**json.loads(file.read_text()), "dropout": 0.5}))
-        identity = collection_identity(algorithm_config(changed(name, value)))
+        identity = collection_identity(ResidualSACConfig.of_run(changed(name, value)))
         if group == "algorithm":
             free = name.removeprefix("algorithm.") not in IN_IDENTITY
         else:
@@ -151,7 +151,7 @@ def test_a_parameter_that_changes_what_is_stored_is_in_the_identity(gripper, act
     base = ResidualSACParams(gripper=gripper, gripper_dims=[0], warmup_actions=actions)
     plain = collected(base)
     shaping = set()
-    for name in PARAMETER_NAMES:
+    for name in vars(base):
         value = other(f"algorithm.{name}", getattr(base, name))
         if name == "gripper":
             value = "continuous" if gripper == "discrete" else "discrete"
