@@ -21,7 +21,7 @@ def main() -> int:
     folder = pathlib.Path(args.output_dir)
     if not (folder / "summary.json").exists():
         new = [
-            "--config_path=pld_ray/presets/tabletop.yaml",
+            "--config_path=tabletop",
             f"--output_dir={folder}",
             f"--seed={args.seed}",
         ]

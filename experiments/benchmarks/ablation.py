@@ -1,6 +1,6 @@
 """Baselines and ablations on the embedded task, by the same code path: `pld-ray train`.
 
-Each cell of pld_ray/presets/ablation.yaml is trained with every seed; finished runs are kept,
+Each cell of ablation.yaml beside this file is trained with every seed; finished runs are kept,
 interrupted ones resumed. Writes ablation.json, ablation.png and a table to experiments/results/.
 
     python experiments/benchmarks/ablation.py --seeds=3 --total_steps=20000 --jobs=2
@@ -22,10 +22,9 @@ import numpy as np
 import yaml
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-PRESETS = REPOSITORY / "pld_ray" / "presets"
 RESULTS = REPOSITORY / "experiments" / "results"
-TASK_PRESET = PRESETS / "tabletop.yaml"
-CELLS = PRESETS / "ablation.yaml"
+TASK_PRESET = "tabletop"
+CELLS = pathlib.Path(__file__).with_name("ablation.yaml")
 EVALUATION_INTERVAL = 4_650  # its second multiple is some 5,000 online steps after the collection
 
 

@@ -44,7 +44,7 @@ def main() -> None:
         status = pld_ray(
             [
                 "train",
-                "--config_path=pld_ray/presets/tabletop.yaml",
+                "--config_path=tabletop",
                 f"--output_dir={folder}",
                 f"--total_steps={args.total_steps}",
                 f"--seed={args.seed}",

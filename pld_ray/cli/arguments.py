@@ -1,46 +1,199 @@
-"""Taking single flags out of a command line before the rest is parsed as configuration."""
+"""The flags of a command, each declared once: reading, `--help` and completion come from there."""
 
 from __future__ import annotations
 
+import argparse
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from pld_ray.errors import UserError
 
+LINE = 98
+"""Characters of a line of help."""
 
-def pop_value(args: list[str], name: str) -> str | None:
-    """Remove `--name=value` or `--name value` from args and return the value.
 
-    Raises:
-        UserError: the flag is given twice, or without a value.
+class Parser(argparse.ArgumentParser):
+    """The arguments of one command; a mistake is one sentence with the usage.
+
+    Args:
+        command: its name.
+        meaning: what it does; each line is a paragraph.
+        takes_settings: there is a configuration, which `--print_config` prints and whose keys
+            `--explain` explains; what is not declared here is left for it, in `settings`.
     """
-    found = pop_values(args, name)
-    if len(found) > 1:
-        raise UserError(f"--{name} is given twice: keep one of them")
-    return found[0] if found else None
+
+    def __init__(self, command: str, meaning: str = "", takes_settings: bool = False) -> None:
+        super().__init__(
+            prog=f"pld-ray {command}",
+            description=meaning,
+            allow_abbrev=False,
+            formatter_class=HelpFormatter,
+        )
+        self.takes_settings = takes_settings
+        if takes_settings:
+            self.switch("print_config", "print the complete configuration and stop")
+            explain = self.value(
+                "explain", "KEY", "say what a key, or a group's keys, mean and stop"
+            )
+            explain.completer = configuration_keys
+
+    def positional(self, name: str, meaning: str, count: str | None = None) -> Any:
+        """What is given without a flag, shown in capitals; `count` is argparse's `nargs`."""
+        return self.add_argument(name, metavar=name.upper(), help=meaning, nargs=count)
+
+    def switch(self, name: str, meaning: str) -> None:
+        """A flag without a value."""
+        self.add_argument(f"--{name}", action="store_true", help=meaning)
+
+    def value(
+        self,
+        name: str,
+        metavar: str,
+        meaning: str,
+        *,
+        default: Any = None,
+        values: Sequence[str] = (),
+        read: Callable[[str], Any] = str,
+        required: bool = False,
+        repeated: bool = False,
+    ) -> Any:
+        """A flag with a value.
+
+        Args:
+            name: without dashes.
+            metavar: the value in the usage.
+            meaning: its meaning.
+            default: when it is not given.
+            values: the only ones that it takes.
+            read: of its text; raises ValueError saying what it must be.
+            required: it must be given.
+            repeated: it may be given several times; the value is a list.
+        """
+        action: Any = self.add_argument(
+            f"--{name}",
+            metavar=metavar,
+            help=meaning,
+            action=Value,
+            default=[] if repeated else default,
+            required=required,
+        )
+        action.values, action.read, action.repeated = tuple(values), read, repeated
+        if values:
+            action.completer = lambda **_: values
+        return action
+
+    def read(self, args: Sequence[str]) -> argparse.Namespace:
+        """The arguments of a command line.
+
+        Raises:
+            UserError: a flag that is unknown, missing, given twice or without a value, or a value
+                that does not fit.
+        """
+        found, rest = self.parse_known_args(args)
+        if self.takes_settings:
+            found.settings = rest
+        elif rest:
+            unknown = [arg for arg in rest if arg.startswith("-")] or rest
+            self.error(f"{' '.join(unknown)[:200]} is none of its {self.kind(unknown[0])}")
+        return found
+
+    def kind(self, arg: str) -> str:
+        """What someone wanted to give."""
+        return "flags" if arg.startswith("-") else "arguments"
+
+    def error(self, message: str) -> Any:
+        """argparse's messages in our words."""
+        if needs := re.fullmatch(r"argument (--\S+): expected one argument", message):
+            raise UserError(f"{needs[1]} needs a value: {needs[1]}=VALUE")
+        if lacks := re.fullmatch(r"the following arguments are required: (.*)", message):
+            verb = "are" if "," in lacks[1] else "is"
+            message = f"{lacks[1]} {verb} missing"
+        raise UserError(f"{message}; {self.format_usage().strip()}")
+
+    def format_usage(self) -> str:
+        """One line: positionals, required flags, and the others where they fit into it."""
+        actions = [a for a in self._actions if a.dest != "help"]
+        actions.sort(key=lambda a: (bool(a.option_strings), not a.required))
+        first = [
+            HelpFormatter.named(a) if a.required else f"[{a.metavar}]"
+            for a in actions
+            if a.required or not a.option_strings
+        ]
+        others = [
+            f"[{HelpFormatter.named(a)}]" for a in actions if not a.required and a.option_strings
+        ]
+        settings = ["[--key=value ...]"] if self.takes_settings else []
+        line = " ".join(["usage:", self.prog, *first, *others, *settings])
+        if len(line) > LINE:
+            line = " ".join(["usage:", self.prog, *first, *(settings or ["[options]"])])
+        return f"{line}\n"
+
+    def format_help(self) -> str:
+        """The usage, the description and every argument with its meaning."""
+        self.usage = self.format_usage().removeprefix("usage: ").strip().replace("%", "%%")
+        return super().format_help()
 
 
-def pop_values(args: list[str], name: str) -> list[str]:
-    """The values of a flag that may be given several times, in their order.
+class Value(argparse.Action):
+    """Stores a value that was checked and read; a second one is refused unless it may repeat."""
 
-    Raises:
-        UserError: the flag is given without a value.
-    """
-    found: list[str] = []
-    i = 0
-    while i < len(args):
-        if args[i].startswith(f"--{name}="):
-            found.append(args.pop(i).partition("=")[2])
-        elif args[i] == f"--{name}":
-            if i + 1 == len(args) or args[i + 1].startswith("--"):
-                raise UserError(f"--{name} needs a value: --{name}=VALUE")
-            found.append(args[i + 1])
-            del args[i : i + 2]
-        else:
-            i += 1
-    return found
+    values: tuple[str, ...]
+    read: Callable[[str], Any]
+    repeated: bool
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        flag = self.option_strings[0]
+        present = getattr(namespace, self.dest)
+        if not self.repeated and present is not self.default:
+            raise UserError(f"{flag} is given twice: keep one of them")
+        if self.values and values not in self.values:
+            listed = (", " if len(self.values) > 2 else " or ").join(self.values)
+            raise UserError(f"{flag}={values[:200]}: must be {listed}")
+        try:
+            value = self.read(values)
+        except ValueError as error:
+            raise UserError(f"{flag}={values[:200]}: must be {error}") from error
+        setattr(namespace, self.dest, [*present, value] if self.repeated else value)
 
 
-def pop_flag(args: list[str], name: str) -> bool:
-    """Remove a bare `--name` from args and say whether it was there."""
-    present = f"--{name}" in args
-    while f"--{name}" in args:
-        args.remove(f"--{name}")
-    return present
+class HelpFormatter(argparse.HelpFormatter):
+    """argparse's, with flags as they are typed, `--key=VALUE`."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=LINE)
+
+    @staticmethod
+    def named(action: argparse.Action) -> str:
+        """An argument as it is typed."""
+        if not action.option_strings:
+            return f"{action.metavar}{'...' if action.nargs == '+' else ''}"
+        flag = action.option_strings[-1]
+        return flag if action.nargs == 0 else f"{flag}={action.metavar}"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return self.named(action)
+
+
+def whole_number(text: str) -> int:
+    """A number from 1 on."""
+    if re.fullmatch(r"[0-9]{1,9}", text) is None or int(text) < 1:
+        raise ValueError("a whole number from 1 on")
+    return int(text)
+
+
+def configuration_keys(**_: Any) -> list[str]:
+    """Every key and group of a run's configuration."""
+    from pld_ray.config.explain import config_fields
+
+    return list(config_fields())

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 
-from pld_ray.cli.arguments import pop_flag, pop_value
+from pld_ray.cli.arguments import Parser
 from pld_ray.config import ConfigError
 
-USAGE = """usage: pld-ray data DATASET [--episodes=0,7] [--output=FILE.html] [--no_page]
 
-Prints what is in a LeRobotDataset and writes a page with film strips and the courses of state and
-action, by default DATASET/dataset.html. The page loads nothing from elsewhere.
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "data",
+        "Prints what is in a LeRobotDataset and writes a page with film strips and the "
+        "courses of state and action, by default DATASET/dataset.html. The page loads "
+        "nothing from elsewhere.",
+    )
+    parser.positional("dataset", "folder of a LeRobotDataset")
+    parser.value(
+        "episodes",
+        "0,7",
+        "which to show; by default a success, a failure, the shortest and the longest",
+    )
+    parser.value("output", "FILE.html", "another place for the page")
+    parser.switch("no_page", "print only")
+    return parser
 
-  --episodes=LIST   which to show; by default a success, a failure, the shortest and the longest
-  --no_page         print only
-"""
 
-
-def run(args: list[str]) -> int:
+def run(args: argparse.Namespace) -> int:
     """Show a dataset."""
     from pld_ray.cli.ls import plain_console
     from pld_ray.data.dataset import Dataset
     from pld_ray.data.page import facts, render
     from pld_ray.data.summary import chosen_episodes, summarize
 
-    no_page, output = pop_flag(args, "no_page"), pop_value(args, "output")
-    wanted = pop_value(args, "episodes")
-    if len(args) != 1 or args[0].startswith("--"):
-        raise ConfigError(f"{' '.join(args) or 'no dataset'}: {USAGE.splitlines()[0]}")
-    dataset = Dataset(args[0])
-    numbers = None if wanted is None else parse_episodes(wanted, len(dataset.episodes))
+    dataset = Dataset(args.dataset)
+    wanted, number = args.episodes, len(dataset.episodes)
+    numbers = None if wanted is None else parse_episodes(wanted, number)
     summary = summarize(dataset)
     console = plain_console()
     for name, figure in facts(summary).items():
@@ -43,8 +51,8 @@ def run(args: list[str]) -> int:
         console.print(f"{label:{width}}{figures}  {d.mark}".rstrip(), soft_wrap=True)
     for note in summary.notes:
         console.print(f"look at: {note}", soft_wrap=True)
-    if not no_page:
-        path = pathlib.Path(output) if output else dataset.root / "dataset.html"
+    if not args.no_page:
+        path = pathlib.Path(args.output) if args.output else dataset.root / "dataset.html"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(render(summary, numbers or chosen_episodes(summary)))
         console.print(f"page: {path}", soft_wrap=True)

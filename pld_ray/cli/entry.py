@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
+from typing import Any
 
 from pld_ray.config.credentials import refuse_password
 from pld_ray.errors import user_error
@@ -27,7 +28,8 @@ COMMANDS = {
     "data": "look at a dataset: figures, outliers, a page with film strips",
     "completion": "a completion script for bash, zsh or fish",
 }
-"""Each lies in `pld_ray/cli/<name>.py` (a hyphen is an underscore), imported when called."""
+"""Each lies in `pld_ray/cli/<name>.py` (a hyphen is an underscore), imported when called: its
+`parser()` declares the arguments, its `run(args)` takes them."""
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # before torch: two threads collapse when a neighbour is busy
@@ -46,6 +48,10 @@ def main(argv: list[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if "_ARGCOMPLETE" in os.environ:
+        from pld_ray.cli.completion import complete
+
+        complete()
     if args == ["--version"]:
         print(f"pld-ray {importlib.metadata.version('pld-ray')}")
         return 0
@@ -58,32 +64,48 @@ def main(argv: list[str] | None = None) -> int:
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(COMMANDS)}"
         print(f"pld-ray: {command!r} is no command; {hint}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"pld_ray.cli.{command.replace('-', '_')}")
-    if "-h" in args or "--help" in args:
-        print(getattr(module, "help_text", lambda: module.USAGE)().rstrip())
-        return 0
     try:
-        for arg in args:
-            refuse_password(arg, arg.partition("=")[0] if "=" in arg else "an argument")
-        explained = explain_flag(args)
-        if explained is not None:
-            print(explained)
-            return 0
-        return int(module.run(args))
+        return run_command(module_of(command), args)
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        words = str(stop) or "aborted; the last checkpoint is kept"
-        print(f"pld-ray: {words}", file=sys.stderr)
+        reason = str(stop) or "aborted; the last checkpoint is kept"
+        print(f"pld-ray: {reason}", file=sys.stderr)
         gc.freeze()  # or the interpreter looks through all that was imported, for seconds
         return 130
     except Exception as error:
-        told = user_error(error) or file_error(error)
-        if told is None:
+        message = user_error(error) or file_error(error)
+        if message is None:
             raise
-        print(f"pld-ray: {told}", file=sys.stderr)
+        print(f"pld-ray: {message}", file=sys.stderr)
         return 2
+
+
+def module_of(command: str) -> Any:
+    """The module of a command."""
+    return importlib.import_module(f"pld_ray.cli.{command.replace('-', '_')}")
+
+
+def run_command(module: Any, args: list[str]) -> int:
+    """Show a command's help, explain a key, or run it."""
+    parser = module.parser()
+    if "-h" in args or "--help" in args:
+        print(parser.format_help().rstrip())
+        if parser.takes_settings:
+            from pld_ray.config.explain import list_groups
+
+            print(f"\n{list_groups()}")
+        return 0
+    for arg in args:
+        refuse_password(arg, arg.partition("=")[0] if "=" in arg else "an argument")
+    found = parser.read(args)
+    if getattr(found, "explain", None) is not None:
+        from pld_ray.config.explain import explain
+
+        print(explain(found.explain))
+        return 0
+    return int(module.run(found))
 
 
 def file_error(error: Exception) -> str | None:
@@ -107,18 +129,6 @@ def usage() -> str:
             "pld-ray --version",
         ]
     )
-
-
-def explain_flag(args: list[str]) -> str | None:
-    """What `--explain KEY` asks for; None without it."""
-    from pld_ray.cli.arguments import pop_value
-
-    key = pop_value(args, "explain")
-    if key is None:
-        return None
-    from pld_ray.config.explain import explain
-
-    return explain(key)
 
 
 if __name__ == "__main__":

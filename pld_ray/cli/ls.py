@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import textwrap
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.cli.arguments import pop_flag, pop_value
+from pld_ray.cli.arguments import Parser
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from pld_ray.runs.listing import Listed
-
-USAGE = """usage: pld-ray ls [FOLDER] [--sort=name|success|steps|time] [--trials] [--json]
-
-FOLDER is `outputs` by default; a sweep's folder lists its trials.
-
-  --sort=KEY    name; success, steps or time: the highest or newest first
-  --trials      the trials of every sweep too, with what each tries
-  --json        a list of objects, rates in [0, 1]
-"""
 
 SORTS: dict[str, Callable[[Listed], Any]] = {
     "name": lambda row: row.name,
@@ -47,21 +39,33 @@ LEGEND = (
 )
 
 
-def run(args: list[str]) -> int:
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "ls",
+        "FOLDER is `outputs` by default; a sweep's folder lists its trials.",
+    )
+    parser.positional("folder", "where to look", "?")
+    parser.value(
+        "sort",
+        "|".join(SORTS),
+        "success, steps and time: the highest or newest first",
+        default="name",
+        values=tuple(SORTS),
+    )
+    parser.switch("trials", "the trials of every sweep too, with what each tries")
+    parser.switch("json", "a list of objects, rates in [0, 1]")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
     """List runs and sweeps."""
-    from pld_ray.config import ConfigError
     from pld_ray.runs.listing import list_folder
 
-    as_json, trials = pop_flag(args, "json"), pop_flag(args, "trials")
-    sort = pop_value(args, "sort") or "name"
-    if sort not in SORTS:
-        raise ConfigError(f"--sort={sort}: must be {', '.join(SORTS)}")
-    if len(args) > 1 or any(arg.startswith("--") for arg in args):
-        raise ConfigError(f"{' '.join(args)}: {USAGE.splitlines()[0]}")
-    folder = args[0] if args else "outputs"
-    rows = list_folder(folder, trials)
-    rows.sort(key=SORTS[sort], reverse=sort != "name")
-    if as_json:
+    folder = args.folder or "outputs"
+    rows = list_folder(folder, args.trials)
+    rows.sort(key=SORTS[args.sort], reverse=args.sort != "name")
+    if args.json:
         print(json.dumps([row.as_json() for row in rows], indent=1))
     elif not rows:
         print(f"no run below {folder}: pld-ray train --output_dir={folder}/NAME makes one")

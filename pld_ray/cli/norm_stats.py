@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 
-from pld_ray.cli.arguments import pop_value
-from pld_ray.config import ConfigError
-
-USAGE = """usage: pld-ray norm-stats DATASET [--horizon=H] [--delta=6,-1,6,-1] [--output=FILE]
-
-Means, deviations and 1 % and 99 % quantiles of state and actions, over the windows of H actions
-that training sees, in OpenPI's format. Written to DATASET/norm_stats.json.
-
-  --horizon=1       actions of a window; those past an episode's end are left out
-  --delta=LIST      which actions are differences to the state at the window's start, counted as
-                    OpenPI does: 6,-1,6,-1 is six relative, one absolute, six relative, one absolute
-  --output=FILE     another place
-"""
+from pld_ray.cli.arguments import Parser, whole_number
 
 
-def run(args: list[str]) -> int:
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "norm-stats",
+        "Means, deviations and 1 % and 99 % quantiles of state and actions, over the "
+        "windows of H actions that training sees, in OpenPI's format. Written to "
+        "DATASET/norm_stats.json.",
+    )
+    parser.positional("dataset", "folder of a LeRobotDataset")
+    parser.value(
+        "horizon",
+        "1",
+        "actions of a window; those past an episode's end are left out",
+        default=1,
+        read=whole_number,
+    )
+    parser.value(
+        "delta",
+        "6,-1,6,-1",
+        "which actions are differences to the state at the window's start, counted as OpenPI does: "
+        "6,-1,6,-1 is six relative, one absolute, six relative, one absolute",
+    )
+    parser.value("output", "FILE", "another place")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
     """Compute and save the statistics of a dataset."""
-    from pld_ray.cli.convert import positive
     from pld_ray.data.dataset import Dataset
     from pld_ray.data.norm_stats import FILE, compute_norm_stats, parse_delta, write_norm_stats
 
-    horizon, delta = positive(args, "horizon") or 1, pop_value(args, "delta")
-    output = pop_value(args, "output")
-    if len(args) != 1 or args[0].startswith("--"):
-        raise ConfigError(f"{' '.join(args) or 'no dataset'}: {USAGE.splitlines()[0]}")
-    dataset = Dataset(args[0])
-    stats = compute_norm_stats(dataset, horizon, parse_delta(delta) if delta else ())
-    path = pathlib.Path(output) if output else dataset.root / FILE
+    dataset = Dataset(args.dataset)
+    stats = compute_norm_stats(dataset, args.horizon, parse_delta(args.delta) if args.delta else ())
+    path = pathlib.Path(args.output) if args.output else dataset.root / FILE
     write_norm_stats(path, stats)
     for name, feature in (("state", "observation.state"), ("actions", "action")):
         print(f"{name:24}      mean       std       q01       q99")

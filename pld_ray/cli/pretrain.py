@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from pld_ray.cli.arguments import pop_flag
+import argparse
 
-USAGE = """usage: pld-ray pretrain [--config_path=FILE.yaml] [--key=value ...]
-
-Keys are those of train; algorithm.calql_steps must be > 0. The critic is loaded by
-pld-ray train --pretrained_critic=RUN_DIR/checkpoints/pretrained
-"""
+from pld_ray.cli.arguments import Parser
 
 
-def run(args: list[str]) -> int:
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "pretrain",
+        "Keys are those of train; algorithm.calql_steps must be > 0. The critic is loaded "
+        "by pld-ray train --pretrained_critic=RUN_DIR/checkpoints/pretrained",
+        takes_settings=True,
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
     """Initialise a critic, or print the configuration."""
     from pld_ray.config import TrainConfig
     from pld_ray.config.file import load_config, main_print
 
-    print_config = pop_flag(args, "print_config")
-    config = load_config(TrainConfig, args)
-    if print_config:
+    config = load_config(TrainConfig, args.settings)
+    if args.print_config:
         main_print(config)
         return 0
 

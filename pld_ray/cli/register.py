@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 
-from pld_ray.cli.arguments import pop_flag, pop_value
-
-USAGE = """usage: pld-ray register RUN_OR_SWEEP --name=NAME [options]
-
-Makes base + residual of a run's checkpoint, or of the best trial's of a sweep, a new version of the
-registered model NAME in MLflow: one model that takes the environment's observations and acts alone.
-
-  --checkpoint=best     folder below RUN/checkpoints
-  --alias=best          alias that moves to the new version
-  --tracking_uri=URI    where the run's MLflow store is now, if it has moved
-  --trust               run the code that a foreign run names
-"""
+from pld_ray.cli.arguments import Parser
 
 
-def run(args: list[str]) -> int:
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "register",
+        "Makes base + residual of a run's checkpoint, or of the best trial's of a sweep, a "
+        "new version of the registered model NAME in MLflow: one model that takes the "
+        "environment's observations and acts alone.",
+    )
+    parser.positional("run_or_sweep", "its folder")
+    parser.value("name", "NAME", "of the registered model", required=True)
+    parser.value("checkpoint", "best", "folder below RUN/checkpoints", default="best")
+    parser.value("alias", "best", "alias that moves to the new version", default="best")
+    parser.value("tracking_uri", "URI", "where the run's MLflow store is now, if it has moved")
+    parser.switch("trust", "run the code that a foreign run names")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
     """Register a policy and say how to load it."""
-    from pld_ray.config import ConfigError
-
-    name, checkpoint = pop_value(args, "name"), pop_value(args, "checkpoint") or "best"
-    trust = pop_flag(args, "trust")
-    alias, uri = pop_value(args, "alias") or "best", pop_value(args, "tracking_uri")
-    if len(args) != 1 or name is None:
-        raise ConfigError(USAGE.splitlines()[0])
-    folder = best_run(pathlib.Path(args[0]).resolve())
+    folder, checkpoint = best_run(pathlib.Path(args.run_or_sweep).resolve()), args.checkpoint
 
     from pld_ray.registry import register_policy
 
     made = register_policy(
-        folder, name, checkpoint=checkpoint, alias=alias, tracking_uri=uri, trust=trust
+        folder,
+        args.name,
+        checkpoint=checkpoint,
+        alias=args.alias,
+        tracking_uri=args.tracking_uri,
+        trust=args.trust,
     )
     print(
-        f"{folder.name}, checkpoint {checkpoint}, is version {made.version} of {name} at "
+        f"{folder.name}, checkpoint {checkpoint}, is version {made.version} of {args.name} at "
         f"{made.tracking_uri}\n"
         f'load it with: pld_ray.registry.load_policy("{made.uri}", "{made.tracking_uri}")'
     )

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import pathlib
 from typing import Any
 
-from pld_ray.cli.arguments import pop_flag
-
-USAGE = """usage: pld-ray show RUN [--json]
-
-RUN is the folder of a run, a trial or a sweep.
-
-  --json        the same as one object
-"""
+from pld_ray.cli.arguments import Parser
 
 FIGURES = (
     "train/success_rate",
@@ -30,15 +24,18 @@ FIGURES = (
 )
 
 
-def run(args: list[str]) -> int:
-    """Show one run."""
-    from pld_ray.config import ConfigError
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser("show")
+    parser.positional("run", "folder of a run, a trial or a sweep")
+    parser.switch("json", "the same as one object")
+    return parser
 
-    as_json = pop_flag(args, "json")
-    if len(args) != 1 or args[0].startswith("--"):
-        raise ConfigError(f"pld-ray show takes one folder; {USAGE.splitlines()[0]}")
-    shown = describe(pathlib.Path(args[0]))
-    if as_json:
+
+def run(args: argparse.Namespace) -> int:
+    """Show one run."""
+    shown = describe(pathlib.Path(args.run))
+    if args.json:
         print(json.dumps(shown, indent=1))
         return 0
     print_details(shown)

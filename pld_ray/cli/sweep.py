@@ -2,55 +2,65 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 from typing import Any
 
-from pld_ray.cli.arguments import pop_flag, pop_value
-
-USAGE = """usage: pld-ray sweep FILE.yaml [--key=value ...]
-       pld-ray sweep --resume=DIR [--ray_address=ADDRESS] [--trust]
-
-  --trust               with --resume: run the code that a foreign sweep names
-  --dry_run             print the trials and the resources they need, then stop
-  --json                with --dry_run: as JSON
-  --print_config        print the complete sweep and stop
-  --scheduler.type=asha --seeds=[0,1,2] --stop.wall_time_s=3600 --max_concurrent=4 ...
-                        any key of the sweep file
-Examples are in experiments/sweeps/.
-"""
+from pld_ray.cli.arguments import Parser
 
 
-def run(args: list[str]) -> int:
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "sweep",
+        "Any key of the sweep file is a flag too, such as --scheduler.type=asha "
+        "--seeds=[0,1,2] --stop.wall_time_s=3600 --max_concurrent=4. Examples are in "
+        "experiments/sweeps/.",
+        takes_settings=True,
+    )
+    parser.positional("file", "sweep file, FILE.yaml", "?")
+    parser.value("resume", "DIR", "go on with a sweep; --ray_address alone may be given anew")
+    parser.switch("trust", "with --resume: run the code that a foreign sweep names")
+    parser.switch("dry_run", "print the trials and the resources they need, then stop")
+    parser.switch("json", "with --dry_run: as JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
     """Run, resume or show a sweep; exit status 1 when trials failed for good."""
     from pld_ray.config import ConfigError
     from pld_ray.sweep.config import dump_sweep, load_sweep
 
-    dry_run, as_json = pop_flag(args, "dry_run"), pop_flag(args, "json")
-    print_config = pop_flag(args, "print_config")
-    resume = pop_value(args, "resume")
-    if resume is not None:
-        ray_address, trust = pop_value(args, "ray_address"), pop_flag(args, "trust")
-        if args or dry_run or print_config:
+    if args.resume is not None:
+        address, others = ray_address(args.settings)
+        if others or args.file or args.dry_run or args.print_config:
             raise ConfigError("--resume takes the sweep's own settings; give no other flags")
 
         from pld_ray.sweep.run import resume_sweep
 
-        return conclude(
-            resume_sweep(pathlib.Path(resume), ray_address, trust), pathlib.Path(resume)
-        )
-    sweep = load_sweep(args)
-    if print_config:
+        folder = pathlib.Path(args.resume)
+        return conclude(resume_sweep(folder, address, args.trust), folder)
+    sweep = load_sweep([*([args.file] if args.file else []), *args.settings])
+    if args.print_config:
         print(dump_sweep(sweep.config), end="")
         return 0
-    if dry_run:
+    if args.dry_run:
         from pld_ray.sweep.preview import preview
 
-        print(preview(sweep, as_json))
+        print(preview(sweep, args.json))
         return 0
 
     from pld_ray.sweep.run import run_sweep
 
     return conclude(run_sweep(sweep), sweep.config.folder())
+
+
+def ray_address(settings: list[str]) -> tuple[str | None, list[str]]:
+    """`--ray_address` out of what was given beside `--resume`, and the rest."""
+    own = Parser("sweep", takes_settings=True)
+    own.value("ray_address", "ADDRESS", "a running Ray cluster")
+    found = own.read(settings)
+    return found.ray_address, found.settings
 
 
 def conclude(summary: dict[str, Any], folder: pathlib.Path) -> int:

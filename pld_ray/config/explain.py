@@ -1,24 +1,21 @@
-"""What a key of the configuration means: its words, type, default and the presets that set it."""
+"""What a key of the configuration means: its text, type, default and the presets that set it."""
 
 from __future__ import annotations
 
 import functools
-import pathlib
 import textwrap
 from typing import Any
 
-import yaml
-
 from pld_ray.config import TrainConfig
-from pld_ray.config.file import check_key, field_names
-from pld_ray.options import Field, choices_of, fields_of, type_in_words, without_none
+from pld_ray.config.file import check_key, field_names, read_mapping
+from pld_ray.config.presets import PRESETS, preset_names
+from pld_ray.options import Field, choices_of, fields_of, type_name, without_none
 
-PRESETS = pathlib.Path(__file__).parent.parent / "presets"
 WIDTH = 88
 
 
 def explain(key: str) -> str:
-    """A key in words, or a group's keys with the beginning of each text.
+    """A key in text, or a group's keys with the beginning of each text.
 
     Args:
         key: dotted, with or without `--`.
@@ -35,7 +32,7 @@ def explain(key: str) -> str:
     return _group_text(found, fields) if found.is_group else _field_text(found)
 
 
-def groups_in_words() -> str:
+def list_groups() -> str:
     """Every group of the configuration with its meaning, and the keys outside of groups."""
     top = [field for key, field in config_fields().items() if "." not in key]
     width = max(len(field.key) for field in top)
@@ -45,8 +42,8 @@ def groups_in_words() -> str:
     ]
     for field in sorted(top, key=lambda field: not field.is_group):
         name = f"{field.key}.*" if field.is_group else field.key
-        words = textwrap.shorten(field.words, room, placeholder="...")
-        lines.append(f"  {name:{width + 2}}{words}")
+        text = textwrap.shorten(field.meaning, room, placeholder="...")
+        lines.append(f"  {name:{width + 2}}{text}")
     return "\n".join(lines)
 
 
@@ -78,12 +75,8 @@ def presets_with(key: str) -> dict[str, Any]:
 
 @functools.cache
 def _presets() -> dict[str, dict[str, Any]]:
-    """Every preset of the checkout by its file's stem; none where only the package is installed."""
-    known = set(field_names(TrainConfig))
-    found = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(PRESETS.glob("*.yaml"))}
-    return {  # what has other keys is about presets, not one of them
-        name: node for name, node in found.items() if isinstance(node, dict) and set(node) <= known
-    }
+    """Every shipped preset by its name."""
+    return {name: read_mapping(PRESETS / f"{name}.yaml") for name in preset_names()}
 
 
 _ABSENT = object()
@@ -91,12 +84,12 @@ _ABSENT = object()
 
 def _field_text(found: Field) -> str:
     declared = found.option
-    rows = {"type": type_in_words(found.hint), "default": _show(found.default)}
+    rows = {"type": type_name(found.hint), "default": _show(found.default)}
     if values := [*choices(found), *(f"{prefix}NAME" for prefix in declared.prefixes)]:
         rows["values"] = ", ".join(values)
     if declared.within != "(-inf, inf)":
         rows["range"] = f"{declared.within} {declared.unit}".rstrip()
-    lines = [found.key, *_wrapped(declared.words, "  "), ""]
+    lines = [found.key, *_wrapped(declared.meaning, "  "), ""]
     lines += [f"  {title:8} {text}" for title, text in rows.items()]
     presets = presets_with(found.key)
     if presets:
@@ -109,11 +102,11 @@ def _field_text(found: Field) -> str:
 def _group_text(found: Field, fields: dict[str, Field]) -> str:
     inside = [f for key, f in fields.items() if key.rpartition(".")[0] == found.key]
     width = max(len(f.key) for f in inside)
-    lines = [found.key, *_wrapped(found.option.words, "  "), ""]
+    lines = [found.key, *_wrapped(found.option.meaning, "  "), ""]
     room = max(24, WIDTH - width - 4)
     for member in inside:
-        words = textwrap.shorten(member.words, room, placeholder="...")
-        lines.append(f"  {member.key:{width}}  {words}".rstrip())
+        text = textwrap.shorten(member.meaning, room, placeholder="...")
+        lines.append(f"  {member.key:{width}}  {text}".rstrip())
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ import draccus
 import yaml
 
 from pld_ray.config import ConfigError
+from pld_ray.config.presets import find_preset
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
 from pld_ray.options import as_type, fields_of, fits, from_text, shown, unfit, without_none
 from pld_ray.options.declare import Field
@@ -218,26 +219,22 @@ def is_text(field: Field) -> bool:
 def config_path(args: list[str]) -> pathlib.Path | None:
     """The file given with `--config_path`, checked to exist."""
     for i, arg in enumerate(args):
-        if arg == "--config_path" and i + 1 < len(args):
-            return existing(args[i + 1])
-        if arg.startswith("--config_path="):
-            return existing(arg.partition("=")[2])
+        flag, _, path = arg.partition("=")
+        if flag == "--config_path":
+            return existing(path or "".join(args[i + 1 : i + 2]))
     return None
 
 
 def existing(path: str) -> pathlib.Path:
-    """The path of a file that is there.
+    """The file, or the shipped preset, that `--config_path` names.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: there is none.
     """
     try:
-        found = pathlib.Path(path).is_file()
-    except (OSError, ValueError):
-        found = False
-    if not found:
-        raise ConfigError(f"--config_path={path[:300]}: no such file")
-    return pathlib.Path(path)
+        return find_preset(path)
+    except ConfigError as error:
+        raise ConfigError(f"--config_path={error}") from error
 
 
 def read_mapping(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ are. Nothing here imports what takes time.
 from pld_ray.options.check import check_options, check_paths, fits, unfit, values_of
 from pld_ray.options.convert import as_type, from_text
 from pld_ray.options.declare import Field, Option, fields_of, option, without_none
-from pld_ray.options.words import accepted, choices_of, shown, type_in_words
+from pld_ray.options.describe import accepted, choices_of, shown, type_name
 
 __all__ = [
     "Field",
@@ -24,7 +24,7 @@ __all__ = [
     "from_text",
     "option",
     "shown",
-    "type_in_words",
+    "type_name",
     "unfit",
     "values_of",
     "without_none",

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import Any, Literal
 
 from pld_ray.options.declare import Field, Option, fields_of, without_none
-from pld_ray.options.words import accepted, shown
+from pld_ray.options.describe import accepted, shown
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 NAME_LIMIT, PART_LIMIT, PATH_LIMIT, TEXT_LIMIT = 200, 255, 4096, 1000

@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from pld_ray.options.declare import without_none
-from pld_ray.options.words import shown
+from pld_ray.options.describe import shown
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 

@@ -18,7 +18,7 @@ INTERVAL = re.compile(r"([\[(])(\S+), (\S+)([\])])")
 class Option:
     """What `option` declares, beside the annotation and the default."""
 
-    words: str
+    meaning: str
     within: str = "(-inf, inf)"
     items: tuple[int, int] = (0, 1000)
     distinct: bool = False
@@ -37,7 +37,7 @@ class Option:
 
 def option(
     default: Any,
-    words: str,
+    meaning: str,
     *,
     within: str = "(-inf, inf)",
     items: tuple[int, int] = (0, 1000),
@@ -52,7 +52,7 @@ def option(
 
     Args:
         default: a list or mapping is copied for each instance.
-        words: its meaning, for `--explain`, `--help` and completion; values in backquotes.
+        meaning: its meaning, for `--explain`, `--help` and completion; values in backquotes.
         within: interval of a number, or of each number of a list or mapping: `"(0, 1]"`.
         items: least and greatest length of a list or mapping.
         distinct: the items of a list must differ.
@@ -63,7 +63,7 @@ def option(
         name: the text becomes part of a file's name: no slash, no leading dot.
         unit: of the number.
     """
-    declared = Option(words, within, items, distinct, values, prefixes, path, name, unit)
+    declared = Option(meaning, within, items, distinct, values, prefixes, path, name, unit)
     metadata = {"option": declared}
     if isinstance(default, list | dict):
         return dataclasses.field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -82,9 +82,9 @@ class Field:
     option: Option
 
     @property
-    def words(self) -> str:
+    def meaning(self) -> str:
         """Its meaning."""
-        return self.option.words
+        return self.option.meaning
 
     @property
     def is_group(self) -> bool:
@@ -100,8 +100,8 @@ def fields_of(config_class: type, prefix: str = "") -> tuple[Field, ...]:
     for field in dataclasses.fields(config_class):
         key, hint = prefix + field.name, hints[field.name]
         if dataclasses.is_dataclass(hint):
-            words = (hint.__doc__ or "").split("\n\n")[0]
-            found.append(Field(key, hint, None, Option(" ".join(words.split()))))
+            meaning = (hint.__doc__ or "").split("\n\n")[0]
+            found.append(Field(key, hint, None, Option(" ".join(meaning.split()))))
             found += fields_of(typing.cast(type, hint), f"{key}.")
         else:
             factory = field.default_factory

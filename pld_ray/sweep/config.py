@@ -18,6 +18,7 @@ from pld_ray.config.file import (
     read_mapping,
     set_key,
 )
+from pld_ray.config.presets import find_preset
 from pld_ray.options import check_options, option
 from pld_ray.sweep.checks import check_changes, check_draws, check_size
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
@@ -89,8 +90,8 @@ class SweepConfig:
     )
     base: str | None = option(
         None,
-        "Configuration that every trial starts from (a preset), relative to this file; None is "
-        "the default one.",
+        "Configuration that every trial starts from: a shipped preset's name, or a file, relative "
+        "to this one; None is the default one.",
         path="any",
     )
     set: dict[str, Any] = option({}, "Changes to it for every trial: dotted key -> value.")
@@ -265,10 +266,10 @@ def load_base(config: SweepConfig, file: pathlib.Path) -> tuple[TrainConfig, str
     args = []
     preset = "default"
     if config.base is not None:
-        near = file.parent / config.base
-        path = near if near.is_file() else pathlib.Path(config.base)
-        if not path.is_file():
-            raise ConfigError(f"{file}: base: {config.base} is neither beside the file nor here")
+        try:
+            path = find_preset(config.base, file.parent)
+        except ConfigError as error:
+            raise ConfigError(f"{file}: base: {error}") from error
         args, preset = [f"--config_path={path}"], path.stem
     base: TrainConfig = load_config(TrainConfig, args)
     mapping = encode(base)

@@ -34,7 +34,7 @@ def test_every_key_and_group_can_be_explained(key):
     words = text.partition("\n  presets")[0]
     assert max(len(line) for line in words.splitlines()) <= 100
     field = config_fields()[key]
-    assert field.words
+    assert field.meaning
 
 
 def test_a_group_lists_its_keys():
@@ -71,8 +71,7 @@ def test_every_listed_value_is_accepted_and_another_is_not(field):
         assert load_config(TrainConfig, args) is not None
 
 
-def test_a_file_about_presets_is_not_one_of_them():
-    assert "ablation" not in presets_with("algorithm.calql_steps")
+def test_presets_that_set_a_key_are_known():
     assert presets_with("algorithm.calql_steps") == {"calql": 5000, "pld": 5000, "spec": 5000}
 
 

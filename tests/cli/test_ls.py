@@ -224,7 +224,7 @@ def test_nothing_heavy_is_imported():
     [
         (["nowhere"], "nowhere: no such folder"),
         ([".", "--sort=size"], "--sort=size: must be name, success, steps, time"),
-        ([".", "--jason"], "--jason: usage: pld-ray ls"),
+        ([".", "--jason"], "--jason is none of its flags; usage: pld-ray ls"),
     ],
 )
 def test_a_mistake_is_one_sentence(args, words, capsys):

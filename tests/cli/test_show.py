@@ -101,7 +101,7 @@ def test_a_folder_without_a_run_is_one_sentence(tmp_path, capsys, make, words):
 
 def test_show_takes_one_folder(capsys):
     assert main(["show"]) == 2
-    assert "takes one folder; usage: pld-ray show RUN" in capsys.readouterr().err
+    assert "RUN is missing; usage: pld-ray show RUN" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_known_by_the_file_that_training_writes():

@@ -125,7 +125,7 @@ def test_parameters_out_of_range_are_named():
         (["train", "--policy.path=nowhere", "--dry_run"], "nowhere"),
         (["train", "--resume=nowhere"], "holds no run: config.yaml is missing"),
         (["eval", "--checkpoint=nowhere"], "is not a pld-ray checkpoint"),
-        (["eval"], "takes --checkpoint"),
+        (["eval"], "--checkpoint is missing; usage: pld-ray eval --checkpoint=DIR"),
         (["train", "--algorithm.residual_dims=[1.0]", "--dry_run"], "residual_dims has 1 factors"),
     ],
 )

@@ -1,17 +1,16 @@
 """Every value of a preset against a table of its source, in the source's own numbers."""
 
 import math
-import pathlib
 
 import pytest
 import yaml
 from update_fixtures import make_update
 
 from pld_ray.algorithm.residual.calql import CalQLInitialization
-from pld_ray.config import TrainConfig
+from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
+from pld_ray.config.presets import PRESETS, preset_names
 
-PRESETS = pathlib.Path(__file__).parents[2] / "pld_ray" / "presets"
 ACTION_DIM = 7
 
 PLD = {
@@ -217,7 +216,7 @@ TABLES = {"pld": PLD, "spec": SPEC, "calql": CALQL, "hilserl": HILSERL, "rlpd": 
 
 
 def preset(name):
-    return load_config(TrainConfig, [f"--config_path={PRESETS / name}.yaml"]).algorithm
+    return load_config(TrainConfig, [f"--config_path={name}"]).algorithm
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -237,11 +236,9 @@ def test_a_preset_has_its_source_s_values_and_no_other(name):
         assert ours == (value if exact else pytest.approx(value, rel=1e-6)), key
 
 
-@pytest.mark.parametrize("path", sorted(PRESETS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_preset_builds_and_takes_a_step(path):
-    if path.stem == "ablation":  # the cells of a benchmark
-        return
-    params = preset(path.stem)
+@pytest.mark.parametrize("name", preset_names())
+def test_every_shipped_preset_builds_and_takes_a_step(name):
+    params = preset(name)
     params.vision_encoder_name = "none"  # images are tested with images
     update = make_update(params, action_dim=ACTION_DIM)
     if params.calql_steps:
@@ -267,3 +264,25 @@ def test_the_gap_of_calql_can_be_met():
 def test_hil_serl_counts_half_a_nat_a_dimension():
     update = make_update(preset("hilserl"), action_dim=ACTION_DIM)
     assert update.target_entropy.item() == -ACTION_DIM / 2
+
+
+def test_a_file_wins_over_a_preset_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert preset("rlpd").utd == 20
+    (tmp_path / "rlpd").write_text("algorithm: {utd: 3}")
+    assert preset("rlpd").utd == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rldp", r"--config_path=rldp: no such file and no preset; did you mean rlpd\?"),
+        ("presets/pld.yml", r"did you mean pld\?"),
+        ("xyz", "presets are calql, hilserl, libero_object"),
+        ("", "--config_path=: no such file"),
+        ("a\0b", "no such file and no preset"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_close_ones(name, message):
+    with pytest.raises(ConfigError, match=message):
+        preset(name)

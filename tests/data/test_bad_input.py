@@ -190,9 +190,12 @@ def test_a_full_disk_keeps_what_is_done(convert_folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["aloha"], "usage: pld-ray convert aloha INPUT_DIR"),
-        (["hdf4", "in"], "usage: pld-ray convert aloha INPUT_DIR"),
-        (["aloha", "in", "--root=out"], "--repo_id is missing"),
+        (["aloha"], "INPUT_DIR, --repo_id, --root are missing; usage: pld-ray convert"),
+        (["hdf4", "in", "--repo_id=a/b", "--root=out"], "hdf4 cannot be read: give aloha"),
+        (
+            ["aloha", "in", "--root=out"],
+            "--repo_id is missing; usage: pld-ray convert FORMAT INPUT_DIR",
+        ),
         (["aloha", "in", "--repo_id=a/b", "--root=out", "--mode=gif"], "must be image or video"),
         (["aloha", "in", "--repo_id=a/b", "--root=out", "--fps=0"], "a whole number from 1 on"),
         (["aloha", "in", "--repo_id=a/b", "--root=out", "--score", "x"], "must be FOLDER=REWARD"),

@@ -40,7 +40,7 @@ def test_it_is_small(package):
 
 
 def test_it_holds_the_code_the_shipped_policy_and_the_configurations(root, unpacked):
-    for folder in ("pld_ray", "envs", "pld_ray/presets", "experiments/sweeps"):
+    for folder in ("pld_ray", "envs", "experiments/sweeps"):
         for path in (root / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 assert (unpacked / path.relative_to(root)).is_file(), path

@@ -15,7 +15,7 @@ from pld_ray.cli import main
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_default_repairs_the_base_policy(tmp_path, seed):
     folder = tmp_path / "run"
-    argv = ["train", "--config_path=pld_ray/presets/tabletop.yaml", f"--seed={seed}"]
+    argv = ["train", "--config_path=tabletop", f"--seed={seed}"]
     assert main([*argv, f"--output_dir={folder}", "--tracking.enabled=false"]) == 0
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["env_steps"] <= 40_000

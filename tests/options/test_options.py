@@ -135,7 +135,7 @@ def test_a_flag_is_a_text_where_a_text_is_due():
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.key)
 def test_every_option_says_its_meaning_and_its_range(field):
-    assert field.words.endswith(".")
+    assert field.meaning.endswith(".")
     assert fits(field.default, field.hint, field.option)
     inner, _ = without_none(field.hint)
     numbers = {int, float} & {inner, *typing.get_args(inner)}
@@ -161,7 +161,7 @@ def test_texts_name_only_keys_that_exist():
         fields = {f.key: f for c in (TrainConfig, config_class) for f in fields_of(c)}
         names = {part for key in fields for part in (key, key.rsplit(".", 1)[-1])}
         for field in fields.values():
-            for word in re.findall(r"\b[a-z]+(?:[_.][a-z]+)+\b", field.words):
+            for word in re.findall(r"\b[a-z]+(?:[_.][a-z]+)+\b", field.meaning):
                 assert word in names | NOT_KEYS, (field.key, word)
 
 

@@ -322,7 +322,7 @@ def test_the_command_prints_its_figures_as_json(sweep, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        ([], "no run was given; usage: pld-ray report"),
+        ([], "RUN_OR_SWEEP is missing; usage: pld-ray report"),
         (["x", "--treshold=0.8"], "--treshold=0.8 is none of its flags"),
         (["x", "--threshold=80"], "--threshold=80: must be a success rate in (0, 1]"),
         (["x", "--threshold=high"], "--threshold=high: must be a success rate"),

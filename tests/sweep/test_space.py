@@ -126,7 +126,7 @@ def test_numbers_take_the_kind_that_the_configuration_has():
         ({"space": {"seed": {"grid": [1, 2]}}}, "use seeds"),
         ({"space": UTD, "set": {"algorithm.gama": 0.9}}, "did you mean algorithm.gamma"),
         ({"space": UTD, "variants": {"a": {"env.tsk": "x"}}}, "did you mean env.task"),
-        ({"space": UTD, "base": "nowhere.yaml"}, "neither beside the file nor here"),
+        ({"space": UTD, "base": "nowhere.yaml"}, "base: nowhere.yaml: no such file and no preset"),
         ({"space": UTD, "seeds": []}, "seeds=\\[\\]: must be a list of 1 or more different"),
         ({"space": UTD, "scheduler": {"type": "ahsa"}}, "must be none, asha, hyperband or pbt"),
         ({"space": UTD, "scheduler": {"type": "pbt"}}, "mutations"),

@@ -1,4 +1,4 @@
-"""Types, ranges and values in words."""
+"""Types, ranges and values as they are shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _accepted(hint: Any, declared: Option, plural: bool = False) -> str:
     if choices := choices_of(hint, declared):
         return listed([*choices, *(f"{prefix}NAME" for prefix in declared.prefixes)])
     if origin is list:
-        count = items_in_words(declared.items)
+        count = item_count(declared.items)
         different = "different " if declared.distinct else ""
         return f"a list of {count}{different}{_accepted(parts[0], declared, True)}"
     if origin is dict:
@@ -61,12 +61,12 @@ def choices_of(hint: Any, declared: Option) -> list[str]:
     return list(declared.values) if inner is str and declared.path is None else []
 
 
-def listed(words: list[str]) -> str:
+def listed(texts: list[str]) -> str:
     """`a, b or c`."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return " or ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
-def items_in_words(items: tuple[int, int]) -> str:
+def item_count(items: tuple[int, int]) -> str:
     low, high = items
     if low == high:
         return f"{low} "
@@ -75,14 +75,14 @@ def items_in_words(items: tuple[int, int]) -> str:
     return f"up to {high} " if low == 0 else f"{low} to {high} "
 
 
-def type_in_words(hint: Any) -> str:
+def type_name(hint: Any) -> str:
     """The annotation as it is written, `str` for a choice."""
     inner, optional = without_none(hint)
     origin, parts = typing.get_origin(inner), typing.get_args(inner)
     if origin is Literal:
         text = "str"
     elif origin is not None:
-        text = f"{origin.__name__}[{', '.join(map(type_in_words, parts))}]"
+        text = f"{origin.__name__}[{', '.join(map(type_name, parts))}]"
     else:
         text = getattr(inner, "__name__", str(inner))
     return f"{text} | None" if optional else text
