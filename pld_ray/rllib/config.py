@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from dataclasses import fields
 from typing import Any, Literal
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -187,7 +188,7 @@ class ResidualSACConfig(AlgorithmConfig):
 
     def residual_sac_params(self) -> ResidualSACParams:
         """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
-        names = (field.name for field in dataclasses.fields(ResidualSACParams))
+        names = (field.name for field in fields(ResidualSACParams))
         return ResidualSACParams(**{name: getattr(self, name) for name in names})
 
     def validate(self) -> None:
@@ -208,13 +209,12 @@ class ResidualSACConfig(AlgorithmConfig):
     def pool_spec(self) -> PoolSpec:
         """The pool that serves the base policy with `placement="pool"`."""
         policy = self.base_policy_options
+        options = {field.name: getattr(policy, field.name) for field in fields(PoolOptions)}
         return PoolSpec(
             arguments={"path": policy.path, **policy.loader()},
             resources=self.base_policy_resources,
             scheduling_strategy=self.base_policy_strategy,
-            **{
-                field.name: getattr(policy, field.name) for field in dataclasses.fields(PoolOptions)
-            },
+            **options,
         )
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
