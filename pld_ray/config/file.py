@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import difflib
 import functools
 import os
@@ -11,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal, get_origin
 
-import draccus
 import yaml
 
 from pld_ray.config import ConfigError
@@ -64,14 +64,11 @@ def decode(config_class: type, mapping: Any, where: str = "") -> Any:
     Raises:
         ConfigError: an unknown key, or a value of the wrong type or out of its own range.
     """
-    values = checked(config_class, mapping, field_names(config_class), where, "")
-    return draccus.decode(config_class, values)
+    return decoded(config_class, mapping, field_names(config_class), where, "")
 
 
-def checked(
-    config_class: type, mapping: Any, known: list[str], where: str, prefix: str
-) -> dict[str, Any]:
-    """The mapping's values as the options' types; draccus takes null, true and NaN for numbers."""
+def decoded(config_class: Any, mapping: Any, known: list[str], where: str, prefix: str) -> Any:
+    """`decode` of the configuration itself or, with its name as prefix, of one of its groups."""
     if not isinstance(mapping, Mapping):
         name = prefix.removesuffix(".") or "a configuration"
         raise ConfigError(f"{where}{name}={shown(mapping)}: must be a mapping of its keys")
@@ -83,19 +80,18 @@ def checked(
             continue
         value = mapping[field.key]
         if field.is_group:
-            value = checked(field.hint, value, known, where, f"{prefix}{field.key}.")
+            value = decoded(field.hint, value, known, where, f"{prefix}{field.key}.")
         else:
-            value = as_type(value, field.hint)
+            value = as_type(copy.deepcopy(value), field.hint)
             if not fits(value, field.hint, field.option):
                 raise ConfigError(where + unfit(prefix + field.key, value, field))
-        values[field.key] = copy.deepcopy(value)
-    return values
+        values[field.key] = value
+    return config_class(**values)
 
 
 def encode(config: Any) -> dict[str, Any]:
     """A configuration as plain data, which `decode` reads back."""
-    plain: dict[str, Any] = draccus.encode(config)
-    return plain
+    return dataclasses.asdict(config)
 
 
 def dump_config(config: Any) -> str:
