@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
         return "flags" if arg.startswith("-") else "arguments"
 
     def error(self, message: str) -> Any:
-        """argparse's messages in our words."""
+        """argparse's messages as sentences."""
         if needs := re.fullmatch(r"argument (--\S+): expected one argument", message):
             raise UserError(f"{needs[1]} needs a value: {needs[1]}=VALUE")
         if lacks := re.fullmatch(r"the following arguments are required: (.*)", message):

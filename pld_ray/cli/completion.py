@@ -45,8 +45,8 @@ def complete(**answer: Any) -> None:
     top = argparse.ArgumentParser("pld-ray", add_help=False)
     commands = top.add_subparsers(parser_class=argparse.ArgumentParser)
     typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split()
-    for name, words in COMMANDS.items():
-        commands.add_parser(name, help=words)
+    for name, meaning in COMMANDS.items():
+        commands.add_parser(name, help=meaning)
         if name in typed[1:2]:
             commands.choices[name] = with_settings(module_of(name).parser(), name)
     Finder()(top, always_complete_options=False, **answer)
@@ -118,6 +118,6 @@ class Finder(argcomplete.CompletionFinder):
         return [f"{flag}=" for flag in found]
 
 
-def first_sentence(words: str) -> str:
+def first_sentence(text: str) -> str:
     """As far as the first full stop, without backquotes."""
-    return re.split(r"[.;](?:\s|$)", words.replace("`", ""), maxsplit=1)[0]
+    return re.split(r"[.;](?:\s|$)", text.replace("`", ""), maxsplit=1)[0]

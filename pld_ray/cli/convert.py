@@ -30,13 +30,13 @@ def parser() -> Parser:
         read=score,
         repeated=True,
     )
-    for name, values, words in (
+    for name, values, meaning in (
         ("reward", ("last", "every_frame"), "on the last frame, or on each one"),
         ("mode", ("image", "video"), "image or video"),
         ("color", ("auto", "rgb", "bgr"), "order of the stored channels; auto: as the file says"),
         ("joint_convention", ("raw", "openpi"), "openpi: pi0's joint signs and gripper ranges"),
     ):
-        parser.value(name, "|".join(values), words, default=values[0], values=values)
+        parser.value(name, "|".join(values), meaning, default=values[0], values=values)
     parser.value("fps", "50", "frames per second", default=50, read=whole_number)
     parser.value("task", "TEXT", "what is done; by default the name of INPUT_DIR")
     parser.value(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import difflib
 import gc
 import importlib
-import importlib.metadata
 import os
 import sys
 from typing import Any
 
-from pld_ray.config.credentials import refuse_password
 from pld_ray.errors import user_error
 
 COMMANDS = {
@@ -53,7 +51,9 @@ def main(argv: list[str] | None = None) -> int:
 
         complete()
     if args == ["--version"]:
-        print(f"pld-ray {importlib.metadata.version('pld-ray')}")
+        from importlib.metadata import version
+
+        print(f"pld-ray {version('pld-ray')}")
         return 0
     if not args or args[0] in ("-h", "--help", "help"):
         print(usage())
@@ -97,6 +97,8 @@ def run_command(module: Any, args: list[str]) -> int:
 
             print(f"\n{list_groups()}")
         return 0
+    from pld_ray.config.credentials import refuse_password
+
     for arg in args:
         refuse_password(arg, arg.partition("=")[0] if "=" in arg else "an argument")
     found = parser.read(args)

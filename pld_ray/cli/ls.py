@@ -129,7 +129,7 @@ def cells(row: Listed) -> tuple[str, ...]:
     """A row of the table, as `COLUMNS`."""
     return (
         f"{row.name} {row.point}".rstrip(),
-        state_words(row),
+        state_text(row),
         rate(row.base_success),
         rate(row.success if row.held else None),
         rate(row.best_validation_success),
@@ -139,14 +139,14 @@ def cells(row: Listed) -> tuple[str, ...]:
     )
 
 
-def state_words(row: Listed) -> str:
+def state_text(row: Listed) -> str:
     """The state; of a sweep also how many of its trials are over, and how many failed."""
     if row.kind != "sweep":
         return row.state
     over = sum(row.trials.get(state, 0) for state in ("finished", "stopped early", "failed"))
     failed = row.trials.get("failed", 0)
-    words = f"{row.state} {over}/{sum(row.trials.values())}"
-    return f"{words}, {failed} failed" if failed else words
+    text = f"{row.state} {over}/{sum(row.trials.values())}"
+    return f"{text}, {failed} failed" if failed else text
 
 
 def rate(value: float | None) -> str:

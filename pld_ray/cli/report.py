@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
         remark = f", {made['separation']}" if made["separation"] else ""
         figure = f"{best['iqm_success']:.0%} (n = {best['n_seeds']})"
         print(f"{crown}: {best['point']}: {figure}{remark}")
-    for words in made["missing"]:
-        print(f"missing: {words}")
+    for missing in made["missing"]:
+        print(f"missing: {missing}")
     for path in made["files"]:
         print(f"written: {path}")
     return 0

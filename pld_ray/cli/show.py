@@ -172,8 +172,8 @@ def print_details(shown: dict[str, Any]) -> None:
         "task": shown["task"] or "-",
         "seed": "-" if shown["seed"] is None else str(shown["seed"]),
         "steps": f"{shown['env_steps']:,}{total}",
-        "held states": held_words(shown),
-        "validation": validation_words(shown),
+        "held states": held_text(shown),
+        "validation": validation_text(shown),
     }
     if shown["point"]:
         facts["tries"] = shown["point"]
@@ -185,8 +185,8 @@ def print_details(shown: dict[str, Any]) -> None:
         if best is not None:
             facts["best trial"] = f"{shown['best_trial']}: {best['point']}, seed {best['seed']}"
             facts["its held states"], facts["its validation"] = (
-                held_words(best),
-                validation_words(best),
+                held_text(best),
+                validation_text(best),
             )
     section("run" if shown["kind"] != "sweep" else "sweep", facts)
     section(
@@ -207,7 +207,7 @@ def print_details(shown: dict[str, Any]) -> None:
     section("next", shown["next"])
 
 
-def held_words(shown: dict[str, Any]) -> str:
+def held_text(shown: dict[str, Any]) -> str:
     """Success on the held states, which neither training nor the choice of a checkpoint saw."""
     from pld_ray.cli.ls import rate
 
@@ -215,7 +215,7 @@ def held_words(shown: dict[str, Any]) -> str:
     return f"base {rate(shown['base_success'])} -> base + residual {held}"
 
 
-def validation_words(shown: dict[str, Any]) -> str:
+def validation_text(shown: dict[str, Any]) -> str:
     """Success while training, by which the checkpoint `best` is chosen."""
     from pld_ray.cli.ls import rate
 

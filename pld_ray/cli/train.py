@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def configured(args: argparse.Namespace, start: StartUp) -> int:
-    """`run`, whose steps are told to `start`."""
+    """`run`, whose steps `start` shows."""
     resume, checkpoint = args.resume, args.checkpoint
     if resume is not None:
         start.left = f"continue with pld-ray train --resume={resume}"

@@ -284,12 +284,12 @@ def load_base(config: SweepConfig, file: pathlib.Path) -> tuple[TrainConfig, str
 
 
 def describe(point: Point) -> str:
-    """A point in words, its seed last."""
+    """A point as text, its seed last."""
     return ", ".join(f"{axis}={short(value)}" for axis, value in point.items()) or "the base"
 
 
 def label(point: Point) -> str:
-    """A point in words without its seed: equal for all seeds of a point."""
+    """A point as text without its seed: equal for all seeds of a point."""
     return describe({axis: value for axis, value in point.items() if axis != "seed"})
 
 

@@ -214,7 +214,7 @@ def _take(bundle: Resources, free: list[dict[str, float]]) -> bool:
 def context(
     sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str, resumed: bool = False
 ) -> dict[str, Any]:
-    """What every trial is told, as plain values."""
+    """What every trial knows of the sweep, as plain values."""
     tracking = {**encode(sweep.config.tracking), "uri": uri or None}
     return {
         "folder": str(folder),
