@@ -1,4 +1,4 @@
-"""A dataset as one HTML page: figures, ranges, film strips and courses of chosen episodes."""
+"""A dataset as one HTML page: numbers, ranges, film strips and courses of chosen episodes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
-import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from pld_ray.charts.page import style_sheet, templates
+from pld_ray.charts.panels import course_panel
 from pld_ray.data.summary import DatasetSummary
-from pld_ray.report.page import ASSETS as REPORT_ASSETS
-from pld_ray.report.svg import Scale, short_number, text
 
 ASSETS = pathlib.Path(__file__).parent / "assets"
 FRAMES, FRAME_WIDTH = 8, 168  # of a film strip; pixels
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 330, 104, 60, 22, 6  # of a panel
-MAX_POINTS = 240  # of a line
 
 
 @dataclass(frozen=True)
@@ -43,13 +40,7 @@ class Shown:
 
 def render(summary: DatasetSummary, episodes: Sequence[int]) -> str:
     """The whole page; nothing in it is loaded from elsewhere."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(ASSETS),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = templates(ASSETS)
     environment.filters["number"] = lambda value: f"{value:.4g}"
     columns: dict[str, np.ndarray] = {
         name: summary.dataset.columns([name])[name]
@@ -57,7 +48,7 @@ def render(summary: DatasetSummary, episodes: Sequence[int]) -> str:
         if name in summary.dataset.features
     }
     return environment.get_template("dataset.html").render(
-        style=Markup((REPORT_ASSETS / "style.css").read_text()),
+        style=style_sheet(),
         title=summary.dataset.root.resolve().name,
         summary=summary,
         facts=facts(summary),
@@ -66,7 +57,7 @@ def render(summary: DatasetSummary, episodes: Sequence[int]) -> str:
 
 
 def facts(summary: DatasetSummary) -> dict[str, str]:
-    """Name -> figure."""
+    """Name -> value."""
     dataset, lengths = summary.dataset, summary.lengths
     seconds = lengths.sum() / dataset.fps
     share = summary.success_share
@@ -91,13 +82,13 @@ def facts(summary: DatasetSummary) -> dict[str, str]:
 def show(summary: DatasetSummary, columns: dict[str, np.ndarray], number: int) -> Shown:
     """Strips and panels of one episode."""
     dataset, length = summary.dataset, int(summary.lengths[number])
-    words = [f"{length} frames"]
+    known = [f"{length} frames"]
     if summary.success is not None:
-        words.append("success" if summary.success[number] else "no success")
+        known.append("success" if summary.success[number] else "no success")
     if summary.returns is not None:
-        words.append(f"return {summary.returns[number]:g}")
+        known.append(f"return {summary.returns[number]:g}")
     source = dataset.episodes[number].get("source")
-    words += [str(source)] if source else []
+    known += [str(source)] if source else []
     frames = np.unique(np.linspace(0, length - 1, FRAMES).astype(int)).tolist()
     strips = [
         Strip(
@@ -113,7 +104,7 @@ def show(summary: DatasetSummary, columns: dict[str, np.ndarray], number: int) -
     rows = {
         name: values[first : first + length].reshape(length, -1) for name, values in columns.items()
     }
-    return Shown(number, ", ".join(words), strips, panels(summary, rows))
+    return Shown(number, ", ".join(known), strips, panels(summary, rows))
 
 
 def panels(summary: DatasetSummary, rows: dict[str, np.ndarray]) -> list[Markup]:
@@ -124,39 +115,7 @@ def panels(summary: DatasetSummary, rows: dict[str, np.ndarray]) -> list[Markup]
         for k, label in enumerate(summary.dataset.names(name)):
             key = label if same else f"{name.rpartition('.')[2]} {label}"
             lines.setdefault(key, []).append((series, values[:, k]))
-    return [panel(label, of_label) for label, of_label in lines.items()]
-
-
-def panel(label: str, lines: Sequence[tuple[int, np.ndarray]]) -> Markup:
-    """One dimension over an episode."""
-    finite = np.concatenate([values[np.isfinite(values)] for _, values in lines])
-    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-    y = Scale(low, high, HEIGHT - BOTTOM, TOP) if high > low else Scale(-1, 1, HEIGHT - BOTTOM, TOP)
-    parts = [text(LEFT, 13, label, "name")]
-    for value in (low, high) if high > low else (low,):
-        at = y(value) if high > low else y(0)
-        rule = '<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>'
-        parts.append(Markup(rule).format(LEFT, WIDTH, at, at))
-        parts.append(text(LEFT - 5, at + 4, short_number(value), "tick", "end"))
-    for series, values in lines:
-        x = Scale(0, len(values) - 1, LEFT, WIDTH - 2)
-        shown = [(k, v) for k, v in thinned(values) if np.isfinite(v)]
-        points = " ".join(f"{x(k)},{y(v if high > low else 0.0)}" for k, v in shown)
-        shape = '<g class="series s{}"><polyline class="line" points="{}"/></g>'
-        parts.append(Markup(shape).format(series, points))
-    box = '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    return Markup(box).format(WIDTH, HEIGHT, label, Markup("").join(parts))
-
-
-def thinned(values: np.ndarray) -> list[tuple[int, float]]:
-    """At most MAX_POINTS points that keep every peak: lowest and highest of each stretch."""
-    if len(values) <= MAX_POINTS:
-        return list(enumerate(values.tolist()))
-    points: list[tuple[int, float]] = []
-    for stretch in np.array_split(np.arange(len(values)), MAX_POINTS // 2):
-        ends = {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
-        points += [(k, float(values[k])) for k in sorted(ends)]
-    return points
+    return [course_panel(label, of_label) for label, of_label in lines.items()]
 
 
 def data_address(image: np.ndarray) -> str:

@@ -96,7 +96,7 @@ def _hint(folder: pathlib.Path) -> str:
     if (folder / "config.yaml").is_file():
         return (
             ": this run was not tracked (tracking.enabled=false, or it failed before it started); "
-            "its figures are in metrics.jsonl, see pld-ray show"
+            "its metrics are in metrics.jsonl, see pld-ray show"
         )
     inside = sorted(path.parent for path in folder.glob(f"*/{RECORD_FILE}"))
     if inside:

@@ -1,4 +1,4 @@
-"""The report as one HTML page: figures to template."""
+"""The report as one HTML page: charts and tables in a template."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import pathlib
 import urllib.parse
 from collections.abc import Sequence
 
-import jinja2
 from markupsafe import Markup
 
-from pld_ray.report import figures, words
+from pld_ray.charts.numbers import percent
+from pld_ray.charts.page import style_sheet, templates
+from pld_ray.report import figures, formats, headline
 from pld_ray.report.points import short_names
+from pld_ray.report.schedules import schedules
 from pld_ray.report.summary import Summary, n_episodes
-from pld_ray.report.svg import percent
 from pld_ray.report.videos import Video
 from pld_ray.statistics import MIN_SEEDS
 
@@ -29,32 +30,26 @@ TALL_ROWS = 40
 
 def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) -> str:
     """The whole page; nothing in it is loaded from elsewhere."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(ASSETS),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = templates(ASSETS)
     environment.filters |= {
-        "percent1": words.percent1,
-        "steps": words.whole,
-        "number": words.number,
-        "duration": words.duration,
-        "breakable": words.breakable,
+        "percent1": formats.percent1,
+        "steps": formats.whole,
+        "number": formats.number,
+        "duration": formats.duration,
+        "breakable": formats.breakable,
     }
     views = figures.point_views(summary)
     return environment.get_template("page.html").render(
         generator=GENERATOR,
-        style=Markup((ASSETS / "style.css").read_text()),
+        style=style_sheet(),
         script=Markup((ASSETS / "page.js").read_text()),
         summary=summary,
         title=summary.selection.title,
-        facts=words.facts(summary),
-        tiles=words.tiles(summary),
+        facts=headline.facts(summary),
+        tiles=headline.tiles(summary),
         views=views,
         threshold=percent(summary.threshold),
-        separation=words.separation(summary),
+        separation=headline.separation(summary),
         min_seeds=MIN_SEEDS,
         episodes=n_episodes(summary.runs),
         final_on=summary.final_on,
@@ -62,16 +57,16 @@ def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) 
         finals=figures.finals_chart(summary, views),
         efficiency=figures.efficiency_chart(summary, views),
         panels=figures.effect_panels(summary),
-        schedules=figures.schedules(views),
-        reached=words.reached,
-        state=lambda run: words.STATES.get(run.run.status, run.run.status.lower()),
+        schedules=schedules(views),
+        reached=headline.reached,
+        state=lambda run: headline.STATES.get(run.run.status, run.run.status.lower()),
         failures=[run for run in summary.runs if run.run.status in ("FAILED", "KILLED")],
         stopped=[run for run in summary.runs if run.run.tags.get("stopped")],
         videos=[(video, link(video, output_dir)) for video in videos],
         short=short_names(summary.swept),
         has_throughput=any(run.steps_per_s is not None for run in summary.runs),
         fastest=max((run.steps_per_s or 0 for run in summary.runs), default=0),
-        median=words.median,
+        median=formats.median,
         several_seeds=any(view.summary.point.seeds > 1 for view in views),
         without_interval=any(view.summary.finals and view.summary.low is None for view in views),
         dashed=any(

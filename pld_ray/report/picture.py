@@ -6,8 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pld_ray.charts.numbers import percent, short_number
 from pld_ray.report.summary import Curve, Summary
-from pld_ray.report.svg import percent, short_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

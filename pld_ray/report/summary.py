@@ -1,4 +1,4 @@
-"""The figures of a report: one summary per run and per point."""
+"""The results of a report: one summary per run and per point."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run's figures; None is not recorded."""
+    """One run's results; None is not recorded."""
 
     run: Run
     final: float | None
@@ -85,7 +85,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class PointSummary:
-    """One point's figures over its runs."""
+    """One point's results over its runs."""
 
     point: Point
     runs: list[RunSummary]
@@ -118,7 +118,7 @@ class PointSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """All figures of a report."""
+    """All results of a report."""
 
     selection: Selection
     threshold: float
@@ -170,7 +170,7 @@ def _agreed(rates: Iterable[float | None]) -> float | None:
 
 
 def summarize(selection: Selection, threshold: float = 0.8) -> Summary:
-    """Compute every figure of a report."""
+    """Compute every result of a report."""
     points = [_summarize_point(point, threshold) for point in group(selection)]
     points.sort(key=lambda p: (-math.inf if p.iqm is None else p.iqm, p.mean or 0), reverse=True)
     runs = [(s.point, run) for s in points for run in s.runs if run.final is not None]
@@ -207,7 +207,7 @@ def _summarize_point(point: Point, threshold: float) -> PointSummary:
 
 
 def summarize_run(run: Run, threshold: float) -> RunSummary:
-    """One run's figures."""
+    """One run's results."""
     evaluated = run.metrics.get(SUCCESS)
     held, base = run.last(HELD_SUCCESS), run.last(BASE)
     wall, updates = run.metrics.get(WALL_S), run.metrics.get(UPDATES)

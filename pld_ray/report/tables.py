@@ -1,4 +1,4 @@
-"""The report's figures as CSV and JSON."""
+"""The report's rows as CSV and JSON."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pld_ray.config import ConfigError
 from pld_ray.files.atomic import write_atomically
-from pld_ray.report import tables, words
+from pld_ray.report import headline, tables
 from pld_ray.report.inputs import select
 from pld_ray.report.summary import Summary, summarize
 from pld_ray.report.videos import find_videos
@@ -35,7 +35,7 @@ def make_report(
 
     Returns:
         `files` (paths), `points` and `trials` (rows of the tables), `missing` and `separation`
-        (words).
+        (sentences).
 
     Raises:
         ConfigError: a target cannot be read, or a file in the way is not a report's.
@@ -50,14 +50,14 @@ def make_report(
     for path in files.values():
         check_ours(path)
     summary = summarize(selection, threshold)
-    views = point_views(summary)
+    labels = [view.label for view in point_views(summary)]
     videos = find_videos([run.run for run in summary.runs], [*selection.folders, target])
     trials, points = tables.trial_rows(summary), tables.point_rows(summary)
     contents: dict[str, str | bytes] = {
         PAGE: render(summary, videos, target),
         TRIALS: tables.to_csv(trials, tables.TRIAL_COLUMNS, summary.swept),
         POINTS: tables.to_csv(points, tables.POINT_COLUMNS, summary.swept),
-        PICTURE: draw_curves(summary, [view.label for view in views], HIGHLIGHTED),
+        PICTURE: draw_curves(summary, labels, HIGHLIGHTED),
     }
     try:
         for name, content in contents.items():
@@ -71,7 +71,7 @@ def make_report(
         "threshold": threshold,
         "files": [str(path) for path in files.values()],
         "missing": missing(summary),
-        "separation": words.separation(summary),
+        "separation": headline.separation(summary),
         "points": points,
         "trials": trials,
     }
@@ -116,7 +116,7 @@ def _png_text(key: str, value: str) -> bytes:
 
 
 def missing(summary: Summary) -> list[str]:
-    """What the report could not show, in words."""
+    """What the report could not show, a sentence each."""
     runs = summary.runs
     if not runs:
         return ["no run: the sweep has no trial yet"]

@@ -10,8 +10,8 @@ import pytest
 from aloha_files import write_folder
 
 from pld_ray import cli
+from pld_ray.charts.panels import MAX_POINTS, thinned
 from pld_ray.data.dataset import Dataset
-from pld_ray.data.page import MAX_POINTS, thinned
 from pld_ray.data.summary import chosen_episodes, describe, summarize, unusual_lengths
 
 FIRST = np.array([0, 100])
@@ -72,7 +72,7 @@ def test_the_page_holds_everything_itself(tmp_path, convert_folder, capsys):
     assert f"page: {page}" in told
     text = page.read_text()
     assert text.count("<img ") == 3 * 6 + 3 * 5  # every frame of two short episodes
-    assert text.count("<polyline ") == 2 * 2 * 14
+    assert text.count(' class="line"/>') == 2 * 2 * 14
     assert "score_1/episode_0.hdf5" in text
     assert not re.search(r"""(src|href)=["'](?!data:)""", text)
     assert cli.main(["data", str(tmp_path / "out"), "--episodes=3"]) == 2

@@ -11,9 +11,10 @@ from tracked import learning_run
 from pld_ray.cli import main
 from pld_ray.config import ConfigError
 from pld_ray.report.figures import curves_chart, effect_panels, finals_chart, point_views
+from pld_ray.report.formats import DASH, breakable
+from pld_ray.report.headline import against_base, reached, tiles
 from pld_ray.report.inputs import select
 from pld_ray.report.summary import summarize
-from pld_ray.report.words import DASH, against_base, breakable, reached, tiles
 from pld_ray.report.write import make_report
 
 

@@ -2,13 +2,16 @@ import math
 import re
 import xml.etree.ElementTree as ET
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pld_ray.report.charts import DotRow, Line, Mark, dot_chart, line_chart, swarm
-from pld_ray.report.panels import effect_panel, scatter_panel
-from pld_ray.report.svg import short_number, ticks
+from pld_ray.charts.dots import DotRow, dot_chart, swarm
+from pld_ray.charts.lines import Line, Mark, line_chart
+from pld_ray.charts.numbers import short_number
+from pld_ray.charts.panels import course_panel, effect_panel, scatter_panel
+from pld_ray.charts.svg import ticks
 
 
 def pictures(markup):
@@ -108,3 +111,13 @@ def test_names_are_text_in_a_chart_too():
     chart = dot_chart([row], name, x_name="x", x_range=(0, 1), show=short_number)
     assert not re.search("<script", str(chart))
     assert all(picture.get("aria-label") == name for picture in pictures(chart))
+
+
+def test_a_course_leaves_out_what_is_not_finite_and_may_be_empty():
+    (empty,) = pictures(course_panel("joint", [(0, np.full(5, np.nan)), (1, np.full(5, np.nan))]))
+    assert "joint" in texts(empty)
+    assert "line" not in classes(empty)
+    (picture,) = pictures(course_panel("joint", [(0, np.array([0.25, np.nan, 0.75]))]))
+    assert {"0.25", "0.75"} <= set(texts(picture))
+    (course,) = (e for e in picture.iter("path") if e.get("class") == "line")
+    assert course.get("d").count(",") == 2

@@ -1,19 +1,14 @@
-"""The report's words and numbers: what was run, the first figures, and how values are written."""
+"""What a reader looks for first: what was run, the leading setting, how sure it is."""
 
 from __future__ import annotations
 
 import datetime
 import math
-import re
-from collections.abc import Sequence
 
-import numpy as np
-from markupsafe import Markup
-
+from pld_ray.charts.numbers import percent, short_number
+from pld_ray.report.formats import DASH, duration, whole
 from pld_ray.report.summary import PointSummary, RunSummary, Summary
-from pld_ray.report.svg import percent, short_number
 
-DASH = "\N{EN DASH}"
 STATES = {
     "FINISHED": "finished",
     "FAILED": "failed",
@@ -52,11 +47,11 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
     if started:
         first = datetime.datetime.fromtimestamp(min(started) / 1000, datetime.UTC)
         rows.append(("started", f"{first:%Y-%m-%d %H:%M} UTC"))
-    return [(name, words) for name, words in rows if words]
+    return [(name, text) for name, text in rows if text]
 
 
 def tiles(summary: Summary) -> list[tuple[str, str, str]]:
-    """The few figures that a reader looks for first: heading, figure, remark."""
+    """Heading, value and remark of each."""
     best, base = summary.best, summary.base
     shown = []
     if best is not None and best.iqm is not None:
@@ -73,20 +68,20 @@ def tiles(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def leading(summary: Summary, best: PointSummary) -> tuple[str, str, str]:
-    """The highest figure, called the best only where the runs tell it from every other one."""
+    """The highest success, called the best only where the runs tell it from every other one."""
     runs = len(best.finals)
     sure = f"{runs} run{'s' * (runs != 1)}, no interval"
     if best.low is not None and best.high is not None:
         sure = f"95 % interval {100 * best.low:.0f}{DASH}{percent(best.high)}"
-    figure = percent(best.iqm or 0.0)
+    rate = percent(best.iqm or 0.0)
     others = sum(point.iqm is not None for point in summary.points) - 1
     if not others:
-        return ("Success", figure, sure)
+        return ("Success", rate, sure)
     if not best.iqm:
-        return ("Highest IQM", figure, f"no setting succeeded in any episode; {sure}")
+        return ("Highest IQM", rate, f"no setting succeeded in any episode; {sure}")
     if not summary.rivals:
-        return ("Best setting, IQM", figure, f"{best.point.label}; {sure}")
-    return ("Highest IQM", figure, f"{best.point.label}; {sure}; {separation(summary)}")
+        return ("Best setting, IQM", rate, f"{best.point.label}; {sure}")
+    return ("Highest IQM", rate, f"{best.point.label}; {sure}; {separation(summary)}")
 
 
 def separation(summary: Summary) -> str:
@@ -132,40 +127,3 @@ def reached(point: PointSummary | RunSummary, compact: bool = False) -> str:
     if math.isfinite(point.steps_to_threshold):
         return show(point.steps_to_threshold)
     return f"> {show(point.missed_by)}" if point.missed_by is not None else DASH
-
-
-def breakable(name: str) -> Markup:
-    """A name that a line may end in only after what separates its words."""
-    parts = re.split(r"(?<=[_/,=:-])(?=\w)|(?<=\.)(?=[A-Za-z])", name)
-    return Markup("<wbr>").join(parts)  # escapes the parts
-
-
-def percent1(value: float | None) -> str:
-    """0.8333 -> `83.3`; a dash where nothing is known."""
-    return DASH if value is None else f"{100 * value:.1f}"
-
-
-def whole(value: float | None) -> str:
-    """36000 -> `36,000`."""
-    return DASH if value is None else f"{value:,.0f}"
-
-
-def number(value: float | None) -> str:
-    """Three significant digits."""
-    return DASH if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as `1 h 05 min`, `12 min` or `40 s`."""
-    if seconds is None:
-        return DASH
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min"
-
-
-def median(values: Sequence[float | None]) -> float | None:
-    """Of the values that are known."""
-    known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else None

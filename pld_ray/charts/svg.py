@@ -1,4 +1,8 @@
-"""Small pieces of SVG: scales, axes, texts. Colours come from the page's style sheet."""
+"""Small pieces of SVG: scales, axes, texts, series. Colours come from the page's style sheet.
+
+A series has the class `sN` (its colour, by rank) and the attribute `data-series`, through which the
+legend brings it to the front; `muted` ones are grey.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-CHARACTER = 6.6
-"""Width of a character at the charts' font size, in pixels, a little more than the average."""
+COLOURS = 8
+WIDE, NARROW = 1040, 340
+"""Widths in pixels; the page shows one of the two."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +42,6 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def short_number(value: float) -> str:
-    """36000 -> `36k`, 1500000 -> `1.5M`."""
-    for size, suffix in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{suffix}"
-    return f"{value:.3g}"
-
-
-def percent(value: float) -> str:
-    """0.8 -> `80 %`."""
-    return f"{100 * value:.0f} %"
-
-
 def text(
     x: float, y: float, content: str, css: str = "", anchor: str = "start", title: str = ""
 ) -> Markup:
@@ -71,12 +63,9 @@ def path(points: Sequence[tuple[float, float]], css: str, close: bool = False) -
     return Markup('<path d="M{}{}" class="{}"/>').format(drawn, "Z" if close else "", css)
 
 
-def dot(x: float, y: float, radius: float, css: str, title: str = "") -> Markup:
-    """A circle with a tooltip."""
-    tip = Markup("<title>{}</title>").format(title) if title else ""
-    return Markup('<circle cx="{}" cy="{}" r="{}" class="{}">{}</circle>').format(
-        x, y, radius, css, tip
-    )
+def dot(x: float, y: float, radius: float, css: str) -> Markup:
+    """A circle."""
+    return Markup('<circle cx="{}" cy="{}" r="{}" class="{}"/>').format(x, y, radius, css)
 
 
 def x_axis(
@@ -114,7 +103,23 @@ def picture(width: float, height: float, label: str, content: Markup, css: str =
     ).format(css, width, height, width, height, label, content)
 
 
-def clip(words: str, width: float) -> str:
-    """A text cut to a width in pixels, with an ellipsis."""
-    room = max(3, int(width / CHARACTER))
-    return words if len(words) <= room else words[: room - 1].rstrip(" ,") + "…"
+def both(draw: Callable[[int], Markup]) -> Markup:
+    """A chart in both widths."""
+    return Markup('<div class="chart">{}{}</div>').format(draw(WIDE), draw(NARROW))
+
+
+def css_width(width: int) -> str:
+    """The class by which the page shows or hides a chart of this width."""
+    return "wide" if width == WIDE else "narrow"
+
+
+def series_class(index: int, muted: bool) -> str:
+    """Colour and state of a series."""
+    return f"series s{index % COLOURS}{' muted' * muted}"
+
+
+def grouped(index: int, muted: bool, parts: Sequence[Markup], scope: str = "") -> Markup:
+    """The parts of one series."""
+    return Markup('<g class="{}" data-series="{}">{}</g>').format(
+        series_class(index, muted), f"{scope}{index}", Markup("").join(parts)
+    )

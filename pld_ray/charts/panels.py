@@ -1,4 +1,4 @@
-"""One small chart per swept parameter: final success by its value, as inline SVG."""
+"""Small charts, many to a page: results by the value of a parameter, courses of a dimension."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from pld_ray.report.charts import dot_class, grouped, swarm
-from pld_ray.report.svg import (
+from pld_ray.charts.dots import dot_class, swarm
+from pld_ray.charts.numbers import clip, percent, short_number
+from pld_ray.charts.svg import (
     Markup,
     Scale,
-    clip,
     dot,
+    grouped,
     line,
     path,
-    percent,
     picture,
     text,
     ticks,
@@ -24,6 +25,9 @@ from pld_ray.report.svg import (
 
 PANEL = (320, 230)
 """Size of a panel in pixels."""
+COURSE = (330, 104)
+MAX_POINTS = 240
+"""Of a course."""
 
 Result = tuple[float, bool]
 """Success in [0, 1] of one run, and whether the run got to its end."""
@@ -79,8 +83,8 @@ def scatter_panel(
         powers = range(math.floor(x.low), math.ceil(x.high) + 1)
         marks = [m * 10.0**p for p in powers for m in ((1, 3) if x.high - x.low < 3 else (1,))]
         shown = [(math.log10(v), f"{v:.0e}" if v < 0.01 else f"{v:g}") for v in marks]
-        shown = [(at, words) for at, words in shown if x.low <= at <= x.high]
-    parts = [text(x(at), height - 28, words, "tick", "middle") for at, words in shown]
+        shown = [(at, label) for at, label in shown if x.low <= at <= x.high]
+    parts = [text(x(at), height - 28, label, "tick", "middle") for at, label in shown]
     parts += [
         dot(x(at), y(success), 3, dot_class(complete))
         for at, (success, complete) in zip(places, results, strict=True)
@@ -96,3 +100,36 @@ def _panel(name: str, x: Scale, y: Scale, parts: Sequence[Markup], base: float |
     frame.append(text((x.start + x.end) / 2, height - 8, name, "axis", "middle"))
     content = Markup("").join([*frame, grouped(0, False, parts, "panel")])
     return picture(width, height, f"final success by {name}", content)
+
+
+def course_panel(label: str, lines: Sequence[tuple[int, npt.NDArray[np.floating]]]) -> Markup:
+    """One dimension over an episode.
+
+    Args:
+        lines: (place in the legend, values (frames,)) of each; what is not finite is left out.
+    """
+    width, height = COURSE
+    finite = np.concatenate([values[np.isfinite(values)] for _, values in lines])
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    margin = 0.0 if high > low else 1.0
+    y = Scale(low - margin, high + margin, height - 6, 22)
+    parts = [text(60, 13, label, "name")]
+    for value in sorted({low, high}):
+        parts.append(line(60, y(value), width, y(value), "grid"))
+        parts.append(text(55, y(value) + 4, short_number(value), "tick", "end"))
+    for series, values in lines:
+        x = Scale(0, len(values) - 1, 60, width - 2)
+        points = [(x(k), y(v)) for k, v in thinned(values) if math.isfinite(v)]
+        parts.append(grouped(series, False, [path(points, "line")] if points else [], "course"))
+    return picture(width, height, label, Markup("").join(parts))
+
+
+def thinned(values: npt.NDArray[np.floating]) -> list[tuple[int, float]]:
+    """At most MAX_POINTS points that keep every peak: lowest and highest of each stretch."""
+    if len(values) <= MAX_POINTS:
+        return list(enumerate(values.tolist()))
+    points: list[tuple[int, float]] = []
+    for stretch in np.array_split(np.arange(len(values)), MAX_POINTS // 2):
+        ends = {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
+        points += [(k, float(values[k])) for k in sorted(ends)]
+    return points

@@ -1,0 +1,1 @@
+"""Charts as inline SVG, and what self-contained pages share."""
