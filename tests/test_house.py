@@ -6,7 +6,7 @@ import pathlib
 PACKAGE = pathlib.Path(__file__).parents[1] / "pld_ray"
 MAX_FILE, MAX_BODY = 350, 60
 """Lines of a file, and of a function's body without its docstring."""
-LONG_FILES = {"rllib/algorithm.py", "rllib/learner.py"}
+LONG_FILES: set[str] = set()
 LONG_BODIES: set[str] = set()
 """Longer ones, until they are mended."""
 

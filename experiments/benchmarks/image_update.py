@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from columns import transition_columns
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.networks import ResidualNetworks
 from pld_ray.networks.encoders import feature_key
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema
 

@@ -41,9 +41,9 @@ from learner_baselines import (
     shut_down_ray,
 )
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.networks import ResidualNetworks
 from pld_ray.replay import FrameRing, ReplaySchema
 
 BARS = {

@@ -151,7 +151,7 @@ def measure_modes(
     while probe.updates == 0:
         probe.training_step()
     clock = time.monotonic()
-    probe._learn(num_updates=200)
+    probe.learners.train(200, probe.residual_scale)
     update_s = (time.monotonic() - clock) / 200
     probe.stop()
     utd = sample_s / update_s / sample_steps

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import pathlib
 
 import torch
 from torch import Tensor
+
+from pld_ray.errors import UserError
+from pld_ray.files.tensors import save_tensors
 
 CHECKS_AT_ONCE_ON_GPU = 32  # a check there waits for the device
 
@@ -36,6 +40,29 @@ class NonFiniteLossError(RuntimeError):
         error = cls(f"{name} is not finite at update {step}; {cause}")
         error.name, error.batch, error.step = name, batch, step
         return error
+
+
+class NonFiniteTrainingError(UserError, RuntimeError):
+    """Training stopped at a loss that is not finite; the message names it and the saved batch."""
+
+    @classmethod
+    def of(cls, error: NonFiniteLossError, folder: str | None) -> NonFiniteTrainingError:
+        """The error, with the offending batch saved in `folder`, and what to do about it."""
+        saved = ""
+        if folder is not None:
+            path = pathlib.Path(folder) / f"nonfinite_{error.name}_{error.step}.safetensors"
+            batch = {k: torch.as_tensor(v).contiguous().cpu() for k, v in error.batch.items()}
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save_tensors(batch, path)
+                saved = f"; the batch is in {path}"
+            except OSError as why:
+                saved = f"; the batch could not be kept ({why})"
+        return cls(
+            f"{error.name} is not finite at update {error.step}{saved}. Training stopped before "
+            "the weights were published: lower the learning rate or set grad_clip_norm, then "
+            "resume from the last checkpoint"
+        )
 
 
 class LossChecks:

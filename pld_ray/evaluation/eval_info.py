@@ -14,31 +14,35 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from envs.suites import find_task
+from pld_ray.config import EnvConfig
+from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.atomic import write_atomically
 from pld_ray.statistics import wilson_interval
 
 
-@dataclass(frozen=True)
-class EpisodeResult:
-    """What one evaluation episode came to."""
+def in_task(
+    episodes: Sequence[EpisodeResult], env: EnvConfig, films: Mapping[int, str] | None = None
+) -> list[EpisodeResult]:
+    """The episodes with the suite, the task and the videos that they belong to.
 
-    success: bool
-    sum_reward: float
-    """Undiscounted return."""
-    max_reward: float
-    length: int
-    """Environment steps."""
-    init_state_id: int = -1
-    """Stored initial state; -1 when the placement was sampled."""
-    seed: int | None = None
-    task_group: str = "pld_tabletop"
-    """Suite."""
-    task_id: int = 0
-    """Index of the task in its suite."""
-    video_path: str | None = None
+    Args:
+        episodes: of `ResidualSAC.evaluate_...`.
+        env: what was simulated.
+        films: init state -> path of its video.
+    """
+    task_id = 0 if env.entry_point else find_task(env.suite, env.task).index
+    return [
+        dataclasses.replace(
+            episode,
+            task_group=env.suite,
+            task_id=task_id,
+            video_path=(films or {}).get(episode.init_state_id),
+        )
+        for episode in episodes
+    ]
 
 
 def write_eval_info(

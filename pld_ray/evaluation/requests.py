@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
-from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.rollout.messages import PublishedWeights, check_batches
-
-if TYPE_CHECKING:
-    from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.evaluation.play import EpisodeResult
+from pld_ray.rollout.messages import PublishedWeights, without_failures
 
 _numbers = itertools.count()
 POLL_S = 1.0
 SHARES_PER_RUNNER = 2  # smaller shares even out episodes of different length
+
+Results = dict[str, list[EpisodeResult]]
+"""Contestant -> its episodes, in the order of the init states."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +34,9 @@ class Contestant:
     residual_scale: float | None = None
     weights: PublishedWeights | None = None
 
-    def arguments(self, init_state_ids: list[int]) -> dict[str, Any]:
-        """Those of `ResidualEnvRunner.evaluate`."""
-        return {
-            "init_state_ids": init_state_ids,
-            "residual": self.residual,
-            "residual_scale": self.residual_scale,
-            "weights": self.weights,
-        }
-
 
 class Evaluation:
-    """One deterministic episode per init state, played while the caller does something else.
+    """One deterministic episode per contestant and init state, played beside whatever goes on.
 
     Shares of the ids are dealt to the group's remote runners as they become free. Those of a runner
     that dies are dealt again to the others.
@@ -54,90 +44,76 @@ class Evaluation:
     Args:
         group: the runners.
         init_state_ids: ids of stored init states of the task.
-        contestant: who plays.
+        contestants: name -> who plays.
     """
 
     def __init__(
-        self, group: EnvRunnerGroup, init_state_ids: list[int], contestant: Contestant
+        self,
+        group: EnvRunnerGroup,
+        init_state_ids: list[int],
+        contestants: Mapping[str, Contestant],
     ) -> None:
         self.group = group
         self.init_state_ids = list(init_state_ids)
-        self.contestant = contestant
+        self.contestants = dict(contestants)
         self._tag = f"evaluate_{next(_numbers)}"
-        self._rows: dict[int, dict[str, Any]] = {}
-        self._assigned: dict[int, list[int]] = {}
+        self._played: dict[str, dict[int, EpisodeResult]] = {name: {} for name in contestants}
+        self._assigned: dict[int, tuple[str, list[int]]] = {}
         runners = max(1, group.num_remote_env_runners())
         self._share = math.ceil(len(set(init_state_ids)) / (SHARES_PER_RUNNER * runners))
 
-    def poll(self, timeout_s: float = 0.0) -> list[dict[str, Any]] | None:
-        """Take what is finished and deal the rest; the rows in the order of the ids when complete.
+    def poll(self, timeout_s: float = 0.0) -> Results | None:
+        """Take what is finished and deal the rest; the results when all are there.
 
         Raises:
             RuntimeError: no runner is left.
             EnvRunnerError: an environment or the base policy cannot go on.
         """
         if self.group.num_remote_env_runners() == 0:
-            return self._play_here()
+            runner = self.group.local_env_runner
+            return {
+                name: runner.evaluate(self.init_state_ids, contestant)
+                for name, contestant in self.contestants.items()
+            }
         self._deal()
         ready = self.group.fetch_ready_async_reqs(tags=self._tag, timeout_seconds=timeout_s)
-        check_batches([result for _, result in ready])
-        for runner, result in ready:
-            self._assigned.pop(runner, None)
-            for row in result["rows"]:
-                self._rows[row["init_state_id"]] = row
-        if self._missing():
+        shares = without_failures([share for _, share in ready])
+        for (runner, _), share in zip(ready, shares, strict=True):
+            name, _ = self._assigned.pop(runner, (None, []))
+            if name is not None:  # else its runner was given up meanwhile
+                self._played[name] |= {episode.init_state_id: episode for episode in share}
+        if any(self._missing(name) for name in self.contestants):
             return None
-        return [self._rows[i] for i in self.init_state_ids]
+        return {
+            name: [played[i] for i in self.init_state_ids] for name, played in self._played.items()
+        }
 
-    def wait(self) -> list[dict[str, Any]]:
-        """The rows, in the order of the ids."""
-        while (rows := self.poll(POLL_S)) is None:
+    def wait(self) -> Results:
+        """The results."""
+        while (results := self.poll(POLL_S)) is None:
             pass
-        return rows
+        return results
 
-    def _play_here(self) -> list[dict[str, Any]]:
-        arguments = self.contestant.arguments(self.init_state_ids)
-        return self.group.local_env_runner.evaluate(**arguments)
-
-    def _missing(self) -> list[int]:
-        return [i for i in dict.fromkeys(self.init_state_ids) if i not in self._rows]
+    def _missing(self, name: str) -> list[int]:
+        return [i for i in dict.fromkeys(self.init_state_ids) if i not in self._played[name]]
 
     def _deal(self) -> None:
         healthy = self.group.healthy_env_runner_ids()
         if not healthy:
             raise RuntimeError("evaluation: no env runner is alive; see the runners' log")
-        self._assigned = {r: ids for r, ids in self._assigned.items() if r in healthy}
-        taken = {i for ids in self._assigned.values() for i in ids}
-        left = [i for i in self._missing() if i not in taken]
-        for runner in healthy:
-            if runner in self._assigned or not left:
-                continue
-            share, left = left[: self._share], left[self._share :]
-            sent = self.group.foreach_env_runner_async(
-                "evaluate_rows",
-                tag=self._tag,
-                kwargs=self.contestant.arguments(share),
-                remote_worker_ids=[runner],
-            )
-            if sent:
-                self._assigned[runner] = share
-
-
-def evaluate_init_states(
-    algorithm: ResidualSAC, eval_group: EnvRunnerGroup | None
-) -> tuple[dict[str, Any], int, int]:
-    """RLlib's `custom_evaluation_function`: success on `config.held_init_states`."""
-    group = eval_group or algorithm.env_runner_group
-    rows = Evaluation(group, algorithm.config.held_init_states, Contestant()).wait()
-    algorithm.last_evaluation = rows
-    steps = sum(row["length"] for row in rows)
-    results = {
-        "success_rate": sum(row["success"] for row in rows) / len(rows),
-        "episode_return_mean": sum(row["sum_reward"] for row in rows) / len(rows),
-        "episode_len_mean": steps / len(rows),
-        "num_episodes": len(rows),
-    }
-    logger = MetricsLogger(stats_cls_lookup=algorithm.config.stats_cls_lookup)
-    logger.log_dict(results, reduce="mean", window=1)
-    algorithm.metrics.aggregate([logger.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
-    return results, steps, steps
+        self._assigned = {r: share for r, share in self._assigned.items() if r in healthy}
+        for name, contestant in self.contestants.items():
+            taken = {i for other, ids in self._assigned.values() if other == name for i in ids}
+            left = [i for i in self._missing(name) if i not in taken]
+            for runner in healthy:
+                if runner in self._assigned or not left:
+                    continue
+                share, left = left[: self._share], left[self._share :]
+                arguments = {"init_state_ids": share, "contestant": contestant}
+                if self.group.foreach_env_runner_async(
+                    "reply",
+                    tag=self._tag,
+                    kwargs={"method": "evaluate", **arguments},
+                    remote_worker_ids=[runner],
+                ):
+                    self._assigned[runner] = name, share

@@ -5,26 +5,34 @@ from __future__ import annotations
 import pathlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pld_ray.evaluation.play import Act, play_init_states
+from pld_ray.evaluation.play import Act, EpisodeResult, play_init_states
 from pld_ray.rollout import factory
-from pld_ray.rollout.episode import EpisodeResult
 from pld_ray.rollout.vector_env import InfosPerEnv
 
 FRAME_SIZE = 256
 FPS = 20  # LIBERO's control frequency: videos run in real time
 HOLD_FRAMES = 20  # the outcome stays for a second
-BAND = 24  # pixels above the pictures, for the words
+BAND = 24  # pixels above the pictures, for the caption
 GREEN, RED, GREY = (40, 140, 60), (180, 50, 40), (60, 60, 60)
+
+
+@dataclass(frozen=True)
+class Film:
+    """An mp4, and the two episodes that it shows side by side."""
+
+    mp4: bytes
+    base: EpisodeResult
+    residual: EpisodeResult
 
 
 def film_init_state(
     env_name: str, env_config: Mapping[str, Any], init_state_id: int, act: Act
-) -> dict[str, Any]:
+) -> Film:
     """Play an init state with the base policy and with `act`, and film both.
 
     Args:
@@ -32,9 +40,6 @@ def film_init_state(
         env_config: its configuration.
         init_state_id: id of a stored init state.
         act: observations -> actions of base + residual.
-
-    Returns:
-        `mp4` (bytes), and the episodes `base` and `residual` as dicts.
 
     Raises:
         RenderingUnavailableError: no usable OpenGL library; the message says what to install.
@@ -54,7 +59,7 @@ def film_init_state(
             captioned(residual_frames, "base + residual", residual.success),
         ]
     )
-    return {"mp4": encode(frames), "base": asdict(base), "residual": asdict(residual)}
+    return Film(encode(frames), base, residual)
 
 
 def film(env: Any, init_state_id: int, act: Act | None) -> tuple[list[np.ndarray], EpisodeResult]:
@@ -75,11 +80,11 @@ def captioned(frames: Sequence[np.ndarray], name: str, success: bool) -> list[np
     for step, frame in enumerate([*frames, *[frames[-1]] * HOLD_FRAMES], start=1):
         over = step >= len(frames)
         colour = (GREEN if success else RED) if over else GREY
-        words = ("success" if success else "failed") if over else ""
+        outcome = ("success" if success else "failed") if over else ""
         height, width = frame.shape[:2]
         image = Image.new("RGB", (width, height + BAND), colour)
         image.paste(Image.fromarray(frame), (0, BAND))
-        text = f"{name}   step {min(step, len(frames))}   {words}"
+        text = f"{name}   step {min(step, len(frames))}   {outcome}"
         ImageDraw.Draw(image).text((6, 5), text, fill=(255, 255, 255))
         done.append(np.asarray(image))
     return done

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import re
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,18 +16,20 @@ import numpy as np
 
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
+from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.algorithm.residual.pretrained import check_pretrained
 from pld_ray.algorithm.residual.stored_columns import replay_schema
+from pld_ray.columns import VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
 from pld_ray.config.start_check import check_start
 from pld_ray.jobs.cluster import quiet_ray
+from pld_ray.networks.encoders import image_shapes
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rllib.module import VECTOR_KEYS, ResidualModule, image_shapes
-from pld_ray.rllib.pretrained import check_pretrained
 from pld_ray.rollout.entry_point import make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy
 from pld_ray.rollout.offline_cache import OfflineCache
@@ -149,12 +151,8 @@ def predict_replay_bytes(
         spaces: observations with the base policy's part.
         actions: the action space.
     """
-    module = ResidualModule(
-        observation_space=spaces,
-        action_space=actions,
-        model_config={"params": {**asdict(params), "task_embedding": "none"}, "seed": 0},
-    )
-    schema = replay_schema(module)
+    untold = replace(params, task_embedding="none")
+    schema = replay_schema(ResidualNetworks.of_spaces(spaces, actions, untold), spaces, actions)
     return {
         "online": FrameRing.predict_nbytes(schema, params.online_capacity),
         "offline": FrameRing.predict_nbytes(schema, params.offline_capacity),

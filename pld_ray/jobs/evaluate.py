@@ -10,8 +10,9 @@ from typing import Any
 import ray
 
 from pld_ray.config import ConfigError
-from pld_ray.evaluation.eval_info import write_eval_info
-from pld_ray.evaluation.rows import episode_results, success_rate
+from pld_ray.evaluation.eval_info import in_task, write_eval_info
+from pld_ray.evaluation.play import success_rate
+from pld_ray.evaluation.video import Film
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
@@ -83,8 +84,8 @@ def evaluate_checkpoint(
         extra["beta_zero_equals_base"] = equal
     write_eval_info(
         path,
-        episode_results(residual, config.env, filmed),
-        base=episode_results(base, config.env, filmed),
+        in_task(residual, config.env, filmed),
+        base=in_task(base, config.env, filmed),
         eval_s=eval_s,
         extra=extra,
     )
@@ -112,11 +113,11 @@ def load_whole(algorithm: ResidualSAC, checkpoint: pathlib.Path) -> None:
         raise CheckpointError(f"{error}{advice}") from error
 
 
-def write_films(folder: pathlib.Path, films: dict[int, dict[str, Any]]) -> dict[int, pathlib.Path]:
+def write_films(folder: pathlib.Path, films: dict[int, Film]) -> dict[int, pathlib.Path]:
     """Write each film; init state -> file."""
     paths = {}
     for state, film in films.items():
         folder.mkdir(parents=True, exist_ok=True)
         paths[state] = folder / f"init_state_{state:03d}.mp4"
-        paths[state].write_bytes(film["mp4"])
+        paths[state].write_bytes(film.mp4)
     return paths

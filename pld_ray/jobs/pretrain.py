@@ -12,7 +12,8 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import start_ray
-from pld_ray.jobs.training_loop import LoopState, record_initialization
+from pld_ray.jobs.result_metrics import record_initialization
+from pld_ray.jobs.training_loop import LoopState
 from pld_ray.runs.history import MetricsHistory
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import remember
@@ -65,7 +66,7 @@ def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
     algorithm = None
     try:
         algorithm = build_algorithm(config)
-        algorithm.failure_dir = str(run.path)
+        algorithm.learners.failure_dir = str(run.path)
         run.create(config)
         while algorithm.phase != "online":
             algorithm.training_step()
@@ -75,10 +76,9 @@ def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
             next_checkpoint=config.checkpoint.interval_steps,
         )
         checkpoint = run.save_checkpoint(algorithm, CHECKPOINT, asdict(state))
-        offline = algorithm.learner_group.foreach_learner(lambda lr: len(lr.replay.offline))
         summary = {
-            "calql_steps": algorithm.calql_done,
-            "offline_transitions": sum(r.get() for r in offline),
+            "calql_steps": algorithm.progress.calql_done,
+            "offline_transitions": algorithm.learners.replay_sizes()[1],
             **{
                 name: last.get(f"calql/{name}")
                 for name in ("q_data", "q_policy", "gap", "bound_rate", "q_out_of_bound")

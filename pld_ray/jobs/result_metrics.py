@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from pld_ray.rllib.algorithm import ResidualSAC
+
 POOL_COUNTS = ("requests", "retries", "deadline_misses", "restarts")
 LEARNER_KEYS = (
     "critic_loss",
@@ -59,3 +61,10 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
         for key, value in row.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
+
+
+def record_initialization(algorithm: ResidualSAC, record: Any) -> None:
+    """Hand the figures of the Cal-QL initialisation to `record` as `calql/...`; forget them."""
+    for row in algorithm.calql_rows:
+        record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
+    algorithm.calql_rows = []

@@ -17,7 +17,8 @@ from pld_ray.jobs.cluster import check_cluster, start_ray
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
-from pld_ray.rllib.algorithm import LearnerLostError, ResidualSAC
+from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.runs.run_dir import RunDir, RunError, os_reason
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
@@ -170,7 +171,7 @@ class _Job:
             try:
                 start.step("learner and env runners")
                 self._algorithm = build_algorithm(self.config)
-                self._algorithm.failure_dir = str(self.run_dir.path)
+                self._algorithm.learners.failure_dir = str(self.run_dir.path)
                 self.loop = TrainingLoop(
                     self.config, self.run_dir, self._algorithm, self.tracker, self.logger
                 )

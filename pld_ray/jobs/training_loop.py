@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pld_ray.config import TrainConfig
-from pld_ray.evaluation.eval_info import write_eval_info
-from pld_ray.evaluation.periodic import EvaluationResult, PeriodicEvaluation
-from pld_ray.evaluation.rows import episode_results, success_rate
+from pld_ray.evaluation.eval_info import in_task, write_eval_info
+from pld_ray.evaluation.play import EpisodeResult, success_rate
+from pld_ray.evaluation.requests import Evaluation, Results
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError, damaged
-from pld_ray.jobs.result_metrics import flatten_result, pool_figures
+from pld_ray.jobs.result_metrics import flatten_result, pool_figures, record_initialization
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.stop_request import StopRequest
-from pld_ray.rllib.accounting import recent_figures
 from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.runs.history import MetricsHistory
 from pld_ray.runs.run_dir import TRAINER_FILE, RunDir, older_checkpoint, trainer_state
@@ -60,8 +59,10 @@ class TrainingLoop:
         )
         held = config.evaluation.held_states
         self.held_states = list(range(held))
-        validation = list(range(held, held + config.evaluation.validation_states))
-        self.evaluation = PeriodicEvaluation(config.evaluation, algorithm, validation)
+        self.validation_states = list(range(held, held + config.evaluation.validation_states))
+        self.evaluation: Evaluation | None = None
+        """Of the validation states, while it runs."""
+        self._evaluated_at = 0
 
     def restore(self, checkpoint: pathlib.Path | None = None) -> pathlib.Path | None:
         """Continue from a checkpoint.
@@ -142,8 +143,9 @@ class TrainingLoop:
         if self.state.base_rows:
             return
         show(progress, phase="base policy")
-        self.state.base_rows = self.algorithm.evaluate_base(self.held_states)
-        base = success_rate(self.state.base_rows)
+        episodes = self.algorithm.evaluate_base(self.held_states)
+        self.state.base_rows = [asdict(episode) for episode in episodes]
+        base = success_rate(episodes)
         self.record({"eval/base_success": base, "eval/n_episodes": len(self.held_states)})
         show(progress, base_success=base)
 
@@ -156,7 +158,7 @@ class TrainingLoop:
         record_initialization(algorithm, self.record)
         row = flatten_result(result) | {
             "train/success_rate": None,  # a column from the first row on
-            **recent_figures(algorithm.recent_episodes),
+            **algorithm.progress.recent_metrics(),
             "updates": algorithm.updates,
             "residual_scale": algorithm.residual_scale,
             "time/wall_s": round(self.state.train_wall_s, 2),
@@ -198,31 +200,37 @@ class TrainingLoop:
 
         The checkpoint of what was evaluated becomes `best` if it is the best one so far.
         """
-        evaluation, ended = self.evaluation, self.algorithm.env_steps >= total
+        ended = self.algorithm.env_steps >= total
         if self.algorithm.updates and self._evaluation_due(total):
-            if ended:  # the last one must not be missed
-                self._conclude(evaluation.wait())
-            if evaluation.running:
+            if ended and self.evaluation is not None:  # the last one must not be missed
+                self._conclude(self.evaluation.wait())
+            if self.evaluation is not None:
                 self.logger.warning("the last evaluation is not over yet: this one is left out")
             else:
                 self.save(CANDIDATE)
-                evaluation.start()
-        if not evaluation.running:
+                self._evaluated_at = self.algorithm.env_steps
+                self.evaluation = self.algorithm.start_validation(
+                    self.validation_states, self.config.evaluation.at_final_scale
+                )
+        if self.evaluation is None:
             return {}
-        if ended or not evaluation.parallel:
+        if ended or self.config.evaluation.num_env_runners == 0:
             show(progress, phase="evaluate")
-            return self._conclude(evaluation.wait())
-        return self._conclude(evaluation.poll())
+            return self._conclude(self.evaluation.wait())
+        return self._conclude(self.evaluation.poll())
 
-    def _conclude(self, result: EvaluationResult | None) -> dict[str, float]:
-        if result is None:
+    def _conclude(self, results: Results | None) -> dict[str, float]:
+        if results is None:
             return {}
-        success = result.figures["eval/residual_success"]
+        self.evaluation = None
+        metrics = {f"eval/{name}_success": success_rate(e) for name, e in results.items()}
+        metrics["eval/n_episodes"] = len(self.validation_states)
+        success = metrics["eval/residual_success"]
         if success >= self.state.best_success:
             self.state.best_success = success
             self.run_dir.rename_checkpoint(CANDIDATE, "best")
-        self.record(result.figures, result.env_steps)
-        return result.figures
+        self.record(metrics, self._evaluated_at)
+        return metrics
 
     def finish(self, started: float) -> dict[str, Any]:
         """Final checkpoint, then base and base + residual (the best) on the held init states."""
@@ -239,14 +247,15 @@ class TrainingLoop:
                 algorithm.load_checkpoint(str(final))
                 chosen = final
         clock = time.monotonic()
-        rows = algorithm.evaluate_residual(self.held_states)
+        episodes = algorithm.evaluate_residual(self.held_states)
+        base = [EpisodeResult.of_row(row) for row in self.state.base_rows]
         eval_s = time.monotonic() - clock
-        base_success = success_rate(self.state.base_rows)
-        residual_success = success_rate(rows)
+        base_success = success_rate(base)
+        residual_success = success_rate(episodes)
         write_eval_info(
             run.path / "eval_info.json",
-            episode_results(rows, self.config.env),
-            base=episode_results(self.state.base_rows, self.config.env),
+            in_task(episodes, self.config.env),
+            base=in_task(base, self.config.env),
             eval_s=eval_s,
             extra={"task": self.config.env.task, "checkpoint": str(chosen), "env_steps": env_steps},
         )
@@ -262,7 +271,7 @@ class TrainingLoop:
         summary = {
             "base_success": base_success,
             "residual_success": residual_success,
-            "n_episodes": len(rows),
+            "n_episodes": len(episodes),
             "env_steps": env_steps,
             "updates": updates,
             "best_validation_success": self.state.best_success,
@@ -331,13 +340,6 @@ def loop_state(checkpoint: pathlib.Path) -> LoopState:
         return LoopState(**trainer_state(checkpoint))
     except TypeError as error:
         raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None
-
-
-def record_initialization(algorithm: ResidualSAC, record: Any) -> None:
-    """Hand the figures of the Cal-QL initialisation to `record` as `calql/...`; forget them."""
-    for row in algorithm.calql_rows:
-        record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
-    algorithm.calql_rows = []
 
 
 def show(progress: TrainProgress | None, **changes: Any) -> None:

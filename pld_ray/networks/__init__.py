@@ -1,8 +1,7 @@
-"""Networks of residual SAC: plain `torch.nn`, knowing neither environments nor replay."""
+"""Building blocks: plain `torch.nn`, knowing neither environments nor replay."""
 
 from pld_ray.networks.critic_ensemble import CriticEnsemble
 from pld_ray.networks.gaussian_actor import GaussianActor
 from pld_ray.networks.normalizer import ObservationNormalizer
-from pld_ray.networks.residual import ResidualNetworks
 
-__all__ = ["CriticEnsemble", "GaussianActor", "ObservationNormalizer", "ResidualNetworks"]
+__all__ = ["CriticEnsemble", "GaussianActor", "ObservationNormalizer"]

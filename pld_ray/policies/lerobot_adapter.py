@@ -61,8 +61,6 @@ class LeRobotBasePolicy:
     Attributes:
         input_features: observation -> shape of one row, in the environment's names.
         chunk_size, n_obs_steps, feature_dim: see `PolicyDescription`.
-        network: LeRobot's own policy.
-        preprocess, postprocess: the checkpoint's two pipelines, around `network`.
 
     Raises:
         FileNotFoundError: the directory, one of its files, or the tokeniser is missing.
@@ -98,11 +96,11 @@ class LeRobotBasePolicy:
         config = load_config(checkpoint, device, dtype)
         self.rtc = rtc
         self._execution_horizon = enable_rtc(config) if rtc else 0
-        self.preprocess, self.postprocess = load_processors(
+        self._preprocess, self._postprocess = load_processors(
             checkpoint, config, str(device), tokenizer_path or vlm_path
         )
-        self.network = load_network(checkpoint, config, dtype, vlm_path or tokenizer_path)
-        self._sampler = make_sampler(self.network, DTYPES[dtype] if dtype == "bfloat16" else None)
+        self._policy = load_network(checkpoint, config, dtype, vlm_path or tokenizer_path)
+        self._sampler = make_sampler(self._policy, DTYPES[dtype] if dtype == "bfloat16" else None)
         if compile:
             self._sampler.compile()
         self._device = torch.device(device)
@@ -170,13 +168,13 @@ class LeRobotBasePolicy:
                     for seed in [*(seeds[i] for i in rows), *[0] * padding]
                 ]
                 actions, pooled = self._sampler(
-                    self.preprocess(batch),
+                    self._preprocess(batch),
                     generators,
                     None if guide is None else self._padded(guide),
                 )
                 if normalized is not None:
                     normalized[rows] = actions[:count].float().cpu().numpy()
-                chunks[rows] = self.postprocess(actions.float())[:count].cpu().numpy()
+                chunks[rows] = self._postprocess(actions.float())[:count].cpu().numpy()
                 if self.feature_dim and pooled is not None:
                     features[rows] = pooled[:count].cpu().numpy()
         return Prediction(chunks, features if self.feature_dim else None, normalized)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from pld_ray.algorithm.residual.acting import Actor
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.policies import BasePolicy, ChunkCache
 from pld_ray.registry.policy_files import (
     load_exported_base_policy,
-    load_policy_module,
+    load_policy_networks,
     make_space,
     read_settings,
 )
-from pld_ray.rollout.acting import Actor
 from pld_ray.rollout.vector_env import add_base_policy, with_base_policy
 
 
@@ -30,7 +30,7 @@ class ActingPolicy:
 
     Args:
         base_policy: the frozen policy.
-        module: the residual's networks.
+        networks: the residual's.
         observations, actions: the environment's spaces.
         prefetch: see `ChunkCache`.
         task: instruction in words where a call gives none.
@@ -42,14 +42,14 @@ class ActingPolicy:
     def __init__(
         self,
         base_policy: BasePolicy,
-        module: Any,
+        networks: ResidualNetworks,
         observations: gym.spaces.Dict,
         actions: gym.spaces.Box,
         prefetch: bool = False,
         task: str = "",
     ) -> None:
         self._base_policy, self._prefetch, self._task = base_policy, prefetch, task
-        self._actor = Actor(module)
+        self._actor = Actor(networks)
         self._spaces, self._actions = observations.spaces, actions
         self._chunks: ChunkCache | None = None
         self.inputs = {key: (-1, *(space.shape or ())) for key, space in self._spaces.items()}
@@ -121,6 +121,6 @@ def load_folder(folder: pathlib.Path) -> ActingPolicy:
     )
     actions = make_space(settings["actions"])
     base = load_exported_base_policy(folder, settings)
-    module = load_policy_module(folder, settings, with_base_policy(base, observations, actions))
+    networks = load_policy_networks(folder, settings, with_base_policy(base, observations, actions))
     prefetch = bool(settings["base_policy"].get("prefetch"))
-    return ActingPolicy(base, module, observations, actions, prefetch, settings["task"])
+    return ActingPolicy(base, networks, observations, actions, prefetch, settings["task"])

@@ -19,9 +19,9 @@ import numpy as np
 if TYPE_CHECKING:
     import gymnasium as gym
 
+    from pld_ray.algorithm.residual.networks import ResidualNetworks
     from pld_ray.config import PolicyConfig, TrainConfig
     from pld_ray.policies import BasePolicy
-    from pld_ray.rllib.module import ResidualModule
 
 FORMAT_VERSION = 2
 SETTINGS = "policy_config.json"
@@ -43,16 +43,13 @@ def export_policy(
         CheckpointError, StateFileError: the checkpoint is damaged or incomplete.
         FileNotFoundError: the base policy is gone.
     """
-    from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
-
-    from pld_ray.files.manifest import check_manifest
-    from pld_ray.files.state_tree import load_tree, save_tree
+    from pld_ray.algorithm.residual.networks import trained_only
+    from pld_ray.algorithm.residual.pretrained import read_networks
+    from pld_ray.files.state_tree import save_tree
     from pld_ray.rllib.config import ResidualSACConfig
-    from pld_ray.rllib.module import non_inference
 
-    check_manifest(checkpoint, only=("learner.json", "learner.safetensors"))
-    state = load_tree(checkpoint / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-    left_out = non_inference(config.algorithm)
+    left_out = trained_only(config.algorithm)
+    state = read_networks(checkpoint)
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
     model_config = dict(ResidualSACConfig.of_run(config).get_default_rl_module_spec().model_config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -172,9 +169,9 @@ def load_exported_base_policy(folder: pathlib.Path, settings: Mapping[str, Any])
     return make_base_policy({"type": base["type"], "path": path, **loader}, actions)
 
 
-def load_policy_module(
+def load_policy_networks(
     folder: pathlib.Path, settings: Mapping[str, Any], spaces: gym.spaces.Dict
-) -> ResidualModule:
+) -> ResidualNetworks:
     """The networks that `export_policy` wrote, ready to act.
 
     Args:
@@ -185,22 +182,24 @@ def load_policy_module(
     """
     import torch
 
+    from pld_ray.algorithm.residual.networks import ResidualNetworks
+    from pld_ray.config import ResidualSACParams
     from pld_ray.files.state_tree import load_tree
-    from pld_ray.rllib.module import ResidualModule
 
     params = dict(settings["model_config"]["params"])
     weights = params.get("vision_encoder_weights")
     if weights and (folder / weights).is_file():
         params["vision_encoder_weights"] = str(folder / weights)
-    module = ResidualModule(
-        observation_space=spaces,
-        action_space=make_space(settings["actions"]),
-        inference_only=True,
-        model_config={**settings["model_config"], "params": params},
+    networks = ResidualNetworks.of_spaces(
+        spaces,
+        make_space(settings["actions"]),
+        ResidualSACParams(**params),
+        tasks=settings["model_config"].get("tasks", ()),
     )
+    networks.keep_what_acts()
     state = {k: torch.as_tensor(v) for k, v in load_tree(folder / STATE).items()}
-    module.load_state_dict(state)
-    return module.eval()
+    networks.load_state_dict(state)
+    return networks.eval()
 
 
 def describe_space(space: Any) -> dict[str, Any]:

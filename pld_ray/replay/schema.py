@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IMAGE_PREFIX = "observation.images."
-FEATURE_PREFIX = "observation.features."
+from pld_ray.columns import BASE_ACTION, FEATURE_PREFIX, IMAGE_PREFIX
+
 PACKED_DTYPES = ("float32", "float64", "bool")
 REQUIRED = (
-    "base_action",
+    BASE_ACTION,
     "action",
     "reward",
     "terminated",

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from pld_ray.columns import Columns, concatenate_episodes, split_episodes
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
-from pld_ray.rollout.episode import Columns, concatenate_episodes, split_episodes
-from pld_ray.rollout.messages import fetch_columns
+from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.messages import ReplayBatch
+from pld_ray.rllib.progress import Progress
+from pld_ray.rllib.runners import Runners
+from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
-
-if TYPE_CHECKING:
-    from pld_ray.rllib.algorithm import ResidualSAC
-    from pld_ray.rllib.config import ResidualSACConfig
 
 STATE_FILE = "collection"
 """Of a checkpoint that was made while collecting, without suffix."""
@@ -75,14 +76,17 @@ class BaseCollection:
     The data is drawn from `collection_seed`, so that every seed of a run can share it. A cache
     counts its environment steps round by round, as they were collected: a run that reads one has
     the same steps in the same iterations as the run that wrote it.
+
+    Args:
+        config: what is collected, and where the cache is.
+        progress, learners, runners: of the run.
     """
 
-    def __init__(self, config: ResidualSACConfig) -> None:
-        self.params = config.residual_sac_params()
-        self.collection_seed = config.collection_seed
-        self.cache_folder = config.offline_cache
-        self.env_steps = 0
-        self.stored_steps = 0  # of the warm-up, in the online ring
+    def __init__(
+        self, config: ResidualSACConfig, progress: Progress, learners: Learners, runners: Runners
+    ) -> None:
+        self.config, self.params = config, config.residual_sac_params()
+        self.progress, self.learners, self.runners = progress, learners, runners
         self.offline: list[Columns] = []
         self.warmup: list[Columns] = []
         self.rounds: list[int] = []
@@ -93,54 +97,56 @@ class BaseCollection:
         self._started = False
         self._random_actions = False
 
-    def step(self, algorithm: ResidualSAC) -> None:
-        """One round of collection; the last one feeds the learner and opens the online phase."""
+    def step(self) -> bool:
+        """One round; the last one, which returns True, feeds the learners."""
         if not self._started:
-            self._start(algorithm)
+            self._start()
         if self._counted < len(self.rounds):  # of a cache
             steps = self.rounds[self._counted]
-            algorithm.metrics.aggregate([sampled_steps(steps)], key=ENV_RUNNER_RESULTS)
-            self._count(algorithm, steps)
+            self.runners.metrics.aggregate([sampled_steps(steps)], key=ENV_RUNNER_RESULTS)
+            self._count(steps)
         elif self._incomplete():
-            self._begin_random_warmup(algorithm)
-            request = algorithm.rounds.request(True, self._random_actions)
-            batches = algorithm.rounds.receive(request)
-            self.rounds.append(sum(b["num_env_steps"] for b in batches))
-            self._count(algorithm, self.rounds[-1])
+            self._begin_random_warmup()
+            request = self.runners.request(0, True, self._random_actions)
+            batches = self.runners.receive(request)
+            self.rounds.append(sum(batch.num_env_steps for batch in batches))
+            self._count(self.rounds[-1])
             self._sort(batches)
-            if not self._incomplete() and (cache := self._cache(algorithm)) is not None:
+            if not self._incomplete() and (cache := self._cache()) is not None:
                 cache.save(self.offline, self.warmup, self.rounds)
-        if self._counted == len(self.rounds) and not self._incomplete():
-            self._finish(algorithm)
+        if self._counted < len(self.rounds) or self._incomplete():
+            return False
+        self._feed()
+        return True
 
-    def _start(self, algorithm: ResidualSAC) -> None:
+    def _start(self) -> None:
         """Read the cache if there is one, unless a checkpoint has brought a part already."""
         self._started = True
-        cache = self._cache(algorithm)
+        cache = self._cache()
         if cache is not None and not self.rounds:
             if cache.exists():
                 self.offline, self.warmup, self.rounds = cache.load()
                 return
             cache.check_writable()
-        algorithm.restart_runners(self.seed)
+        self.runners.restart(self.seed)
 
     @property
     def seed(self) -> int:
         """Of the next episodes: a resumed collection does not repeat those that it has."""
-        return self.collection_seed * 1_000_003 + len(self.rounds)
+        return self.config.collection_seed * 1_000_003 + len(self.rounds)
 
-    def _count(self, algorithm: ResidualSAC, steps: int) -> None:
+    def _count(self, steps: int) -> None:
         self._counted += 1
-        self.env_steps += steps
-        algorithm.env_steps = self.env_steps
+        self.progress.collection_env_steps += steps
+        self.progress.env_steps = self.progress.collection_env_steps
 
-    def _begin_random_warmup(self, algorithm: ResidualSAC) -> None:
+    def _begin_random_warmup(self) -> None:
         """With random warm-up, once the base policy's successes are complete: fresh episodes."""
         if self._random_actions or self.params.warmup_actions == "base":
             return
         self._random_actions = len(self.offline) >= self.params.offline_episodes
         if self._random_actions and self.offline:
-            algorithm.restart_runners(self.seed)
+            self.runners.restart(self.seed)
 
     def _incomplete(self) -> bool:
         return len(self.offline) < self.params.offline_episodes or self._warmup_incomplete()
@@ -148,19 +154,19 @@ class BaseCollection:
     def _warmup_incomplete(self) -> bool:
         return num_steps(self.warmup) < self.params.warmup_steps
 
-    def _sort(self, batches: list[dict[str, Any]]) -> None:
+    def _sort(self, batches: list[EpisodeBatch]) -> None:
         for runner, batch in enumerate(batches):
-            columns = fetch_columns(batch["columns"])
+            columns = fetch_columns(batch.columns)
             if columns is None:  # they died with their node; others will be collected
                 continue
-            episodes = split_episodes(columns, batch["episode_lengths"])
-            for episode, result in zip(episodes, batch["episodes"], strict=True):
-                if result["success"] and len(self.offline) < self.params.offline_episodes:
+            episodes = split_episodes(columns, batch.episode_lengths)
+            for episode, summary in zip(episodes, batch.episodes, strict=True):
+                if summary.success and len(self.offline) < self.params.offline_episodes:
                     self.offline.append(episode)
                 if self._random_actions or self.params.warmup_actions == "base":
-                    order = (result["start"], runner, result["env_index"])
+                    order = (summary.start, runner, summary.env_index)
                     self._ended.append((order, episode))
-        self._extend_warmup(min((b["oldest_start"] for b in batches), default=0))
+        self._extend_warmup(min((batch.oldest_start for batch in batches), default=0))
 
     def _extend_warmup(self, oldest_start: float) -> None:
         """Take ended episodes that began before any open one.
@@ -174,29 +180,27 @@ class BaseCollection:
         if not self._warmup_incomplete():
             self._ended = []
 
-    def _finish(self, algorithm: ResidualSAC) -> None:
-        """Feed both rings, take the observation statistics, hand over to the residual."""
-        self.stored_steps = num_steps(self.warmup)
-        batches = []
-        shards = max(1, algorithm.config.num_learners)
-        for buffer, episodes in (("offline", self.offline), ("online", self.warmup)):
-            for shard in range(shards):
-                columns, lengths = concatenate_episodes(episodes[shard::shards])
-                share = {"columns": columns, "episode_lengths": lengths}
-                batches.append({**share, "buffer": buffer, "shard": shard})
-        algorithm._learn(
-            batches=batches,
-            fit_normalizer=True,
-            pretrained_critic=algorithm.config.pretrained_critic,
-            residual_scale=algorithm.schedule.value(0),
+    def _feed(self) -> None:
+        """Fill both rings; take the observation statistics, or a pretrained critic and its own."""
+        self.progress.collection_stored_steps = num_steps(self.warmup)
+        shards = max(1, self.config.num_learners)
+        self.learners.store(
+            [
+                ReplayBatch(*concatenate_episodes(episodes[shard::shards]), buffer, shard)
+                for buffer, episodes in (("offline", self.offline), ("online", self.warmup))
+                for shard in range(shards)
+            ]
         )
+        if self.config.pretrained_critic is not None:
+            self.learners.load_critic(self.config.pretrained_critic)
+        else:
+            self.learners.fit_normalizer()
         self.offline, self.warmup = [], []
-        algorithm.begin_learning()
 
-    def _cache(self, algorithm: ResidualSAC) -> OfflineCache | None:
-        if self.cache_folder is None:
+    def _cache(self) -> OfflineCache | None:
+        if self.config.offline_cache is None:
             return None
-        return OfflineCache(self.cache_folder, collection_identity(algorithm.config))
+        return OfflineCache(self.config.offline_cache, collection_identity(self.config))
 
     # --- checkpoint ------------------------------------------------------------------------------
 
@@ -223,7 +227,8 @@ class BaseCollection:
             split_episodes(**tree.get(name, none)) for name in ("offline", "warmup")
         )
         self.rounds, self._counted = tree["rounds"], tree["counted"]
-        self.env_steps = sum(self.rounds[: self._counted])
+        steps = sum(self.rounds[: self._counted])
+        self.progress.env_steps = self.progress.collection_env_steps = steps
         self._ended, self._started, self._random_actions = [], False, False
 
 

@@ -46,8 +46,7 @@ class ResidualSACConfig(AlgorithmConfig):
     """
 
     def __init__(self, algo_class: type | None = None) -> None:
-        from pld_ray.evaluation.requests import evaluate_init_states
-        from pld_ray.rllib.algorithm import ResidualSAC
+        from pld_ray.rllib.algorithm import ResidualSAC, evaluate_init_states
         from pld_ray.rllib.env_runner import ResidualEnvRunner
 
         super().__init__(algo_class=algo_class or ResidualSAC)

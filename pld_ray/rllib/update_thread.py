@@ -6,30 +6,12 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from pld_ray.rllib.messages import ThreadReport, Work
 
 SLICE_UPDATES = 20
 """Updates between two moments at which the networks may be read."""
-
-
-@dataclass
-class Work:
-    """Columns to store, then updates to make."""
-
-    batches: list[dict[str, Any]] = field(default_factory=list)
-    num_updates: int = 0
-    residual_scale: float | None = None
-
-
-@dataclass
-class Progress:
-    """What the thread did since it was last asked."""
-
-    updates: int = 0
-    figures: list[dict[str, float]] = field(default_factory=list)
-    published: Any = None
-    """The newest publication; None if there was none since."""
 
 
 class UpdateThread:
@@ -37,7 +19,7 @@ class UpdateThread:
 
     Args:
         store: writes batches into the replay and sets the residual scale.
-        update: makes n updates and returns their figures, empty while there is nothing to learn
+        update: makes n updates and returns their metrics, empty while there is nothing to learn
             from.
         publish: makes the networks available to the runners; called with the number of updates.
         publish_interval: updates between two publications.
@@ -59,7 +41,7 @@ class UpdateThread:
         self._networks = threading.Lock()
         self._readers = 0  # who want to read the networks
         self._state = threading.Condition()
-        self._progress = Progress(published=publish(updates))
+        self._report = ThreadReport(published=publish(updates))
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
         self._thread.start()
@@ -68,7 +50,7 @@ class UpdateThread:
         """Queue work."""
         self._queue.put(work)
 
-    def poll(self, wait_s: float = 0.0) -> Progress:
+    def poll(self, wait_s: float = 0.0) -> ThreadReport:
         """What was done since the last call; waits for an update at most `wait_s` seconds.
 
         Raises:
@@ -76,11 +58,11 @@ class UpdateThread:
         """
         with self._state:
             if wait_s > 0:
-                self._state.wait_for(lambda: self._progress.updates or self._error, wait_s)
-            progress, self._progress = self._progress, Progress()
+                self._state.wait_for(lambda: self._report.updates or self._error, wait_s)
+            report, self._report = self._report, ThreadReport()
             if self._error is not None:
                 raise self._error
-        return progress
+        return report
 
     def drain(self) -> None:
         """Return when everything submitted is done, or the thread was stopped by an error."""
@@ -126,15 +108,15 @@ class UpdateThread:
             left -= count
             published = None
             with self._networks:
-                figures = self._update(count)
+                metrics = self._update(count)
                 self._updates += count
                 if self._updates - self._published_at >= self._publish_interval:
                     published = self._publish(self._updates)
                     self._published_at = self._updates
             with self._state:
-                self._progress.updates += count
-                self._progress.published = published or self._progress.published
-                if figures:
-                    self._progress.figures.append(figures)
+                self._report.updates += count
+                self._report.published = published or self._report.published
+                if metrics:
+                    self._report.metrics.append(metrics)
                 self._state.notify_all()
                 self._state.wait_for(lambda: self._readers == 0)  # a bare lock would starve them

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 
+from pld_ray.columns import Columns
 from pld_ray.config import ResidualSACParams
 from pld_ray.policies import BasePolicy, ChunkCache
-from pld_ray.rollout.episode import Columns
 from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.vector_env import add_base_policy
 

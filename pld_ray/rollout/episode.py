@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-Columns = dict[str, np.ndarray]
+from pld_ray.columns import Columns
 
 DTYPES = {
     "reward": np.float32,
@@ -74,34 +74,24 @@ class EpisodeBuilder:
         return columns
 
 
-def concatenate_episodes(episodes: Sequence[Columns]) -> tuple[Columns, list[int]]:
-    """One set of columns and the number of transitions of each episode."""
-    if not episodes:
-        return {}, []
-    columns = {key: np.concatenate([e[key] for e in episodes]) for key in episodes[0]}
-    return columns, [len(e["reward"]) - 1 for e in episodes]
-
-
-def split_episodes(columns: Columns, episode_lengths: Sequence[int]) -> list[Columns]:
-    """The inverse of `concatenate_episodes`."""
-    ends = np.cumsum([n + 1 for n in episode_lengths])
-    return [
-        {key: value[end - n - 1 : end] for key, value in columns.items()}
-        for end, n in zip(ends, episode_lengths, strict=True)
-    ]
-
-
-@dataclass
-class EpisodeResult:
-    """What became of one episode."""
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """What became of one episode of a rollout."""
 
     success: bool
     length: int
-    sum_reward: float
-    probe_steps: int = 0
-    init_state_id: int = -1
+    """Environment steps, probing included."""
+    probe_steps: int
+    """Of these, the first ones, which the base policy took before the residual."""
+    sum_reward: float = 0.0
+    """Undiscounted."""
     weights_updates: int = 0
     """Gradient updates behind the weights with which the episode began."""
     start: int = 0
     """Vector steps that its runner had made before it, resets included."""
     env_index: int = 0
+
+    @property
+    def residual_acted(self) -> bool:
+        """An episode that ended while probing is the base policy's own."""
+        return self.length > self.probe_steps

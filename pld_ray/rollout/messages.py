@@ -1,15 +1,17 @@
-"""What travels between runners, driver and learner."""
+"""What travels between driver and runners: a request, and a batch of episodes or a failure."""
 
 from __future__ import annotations
 
 import pathlib
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from pld_ray.errors import UserError
+from pld_ray.rollout.episode import EpisodeSummary
 
 
 class EnvRunnerError(UserError, RuntimeError):
@@ -25,6 +27,81 @@ class PublishedWeights:
     """Reference to the state in the object store."""
 
 
+@dataclass(frozen=True)
+class SampleRequest:
+    """What a runner is asked for.
+
+    Attributes:
+        num_steps: environment steps at least, over all its environments.
+        base_only: act as the base policy alone (offline collection, warm-up).
+        random_actions: with `base_only`, uniform actions in place of the base policy's.
+        weights_updates: gradient updates behind the weights that the runner has, unless it takes
+            `weights` first.
+        weights: taken first; None keeps what it has.
+        generation: comes back with the batch: what was asked for before a restore is not taken.
+        stall_timeout_s: after so long the runner's process ends itself and Ray starts another;
+            None is never.
+        metrics_interval_s: seconds between two batches that bring RLlib's metrics.
+    """
+
+    num_steps: int
+    base_only: bool = False
+    random_actions: bool = False
+    weights_updates: int = 0
+    weights: PublishedWeights | None = None
+    generation: int = 0
+    stall_timeout_s: float | None = None
+    metrics_interval_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class EpisodeBatch:
+    """Episodes that have ended since a runner's last batch.
+
+    Attributes:
+        columns: rows of the stored episodes, or a reference to them in the object store.
+        episode_lengths: transitions of each stored episode, in order.
+        episodes: a summary of each, those that ended while probing and are not stored too.
+        num_env_steps: stepped now, probing included.
+        oldest_start: `start` of the open episode that began first.
+        metrics: RLlib's of the runner; None if they were sent just now.
+        generation: of the request.
+    """
+
+    columns: Any
+    episode_lengths: list[int]
+    episodes: list[EpisodeSummary]
+    num_env_steps: int
+    oldest_start: int = 0
+    metrics: Any = None
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a runner sends in place of a result: RLlib takes an exception that is raised in a
+    runner's process for a dead runner, restores it, and so on for ever."""
+
+    message: str
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """What was raised, and where."""
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        file = pathlib.Path(where.filename).name
+        return cls(f"{type(error).__name__}: {error} ({file}:{where.lineno})")
+
+
+def without_failures[T](replies: Sequence[T | Failure]) -> list[T]:
+    """The replies; EnvRunnerError if one of them is a failure."""
+    results: list[T] = []
+    for reply in replies:
+        if isinstance(reply, Failure):
+            raise EnvRunnerError(f"an env runner cannot go on: {reply.message}")
+        results.append(reply)
+    return results
+
+
 def fetch_columns(columns: Any) -> Any:
     """The columns behind a reference (or themselves); None if they died with their node."""
     if not isinstance(columns, ray.ObjectRef):
@@ -33,16 +110,3 @@ def fetch_columns(columns: Any) -> Any:
         return ray.get(columns)
     except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError):
         return None
-
-
-def describe_error(error: Exception) -> str:
-    """What was raised, and where."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({pathlib.Path(where.filename).name}:{where.lineno})"
-
-
-def check_batches(batches: list[dict[str, Any]]) -> None:
-    """Raise EnvRunnerError if a runner told of an error instead of a batch."""
-    for batch in batches:
-        if "error" in batch:
-            raise EnvRunnerError(f"an env runner cannot go on: {batch['error']}")

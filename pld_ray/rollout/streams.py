@@ -9,19 +9,20 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from pld_ray.rollout.acting import Actor
-from pld_ray.rollout.episode import Columns, EpisodeBuilder, EpisodeResult
+from pld_ray.algorithm.residual.acting import Actor
+from pld_ray.columns import BASE_ACTION, Columns
+from pld_ray.rollout.episode import EpisodeBuilder, EpisodeSummary
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.gripper_record import GripperRecord
-from pld_ray.rollout.vector_env import BASE_ACTION, Observation
+from pld_ray.rollout.vector_env import Observation
 
 
 @dataclass
-class Ended:
-    """Episodes that have ended: the stored part of each, what became of all, and the failed."""
+class FinishedEpisodes:
+    """The stored part of each, a summary of all, and how many were lost to a failed simulator."""
 
     columns: list[Columns] = field(default_factory=list)
-    results: list[EpisodeResult] = field(default_factory=list)
+    summaries: list[EpisodeSummary] = field(default_factory=list)
     num_env_failures: int = 0
 
 
@@ -38,9 +39,9 @@ class _Open:
     sum_reward: float = 0.0
     weights_updates: int = 0
 
-    def result(self, success: bool) -> EpisodeResult:
+    def summary(self, success: bool) -> EpisodeSummary:
         """What has become of it."""
-        return EpisodeResult(
+        return EpisodeSummary(
             success=success,
             length=self.steps,
             sum_reward=self.sum_reward,
@@ -95,22 +96,20 @@ class Streams:
         step_env: Callable[[np.ndarray], Any],
         base_only: bool,
         weights_updates: int,
-        ended: Ended,
+        finished: FinishedEpisodes,
         random_actions: bool = False,
-    ) -> int | None:
+    ) -> int:
         """One step of every environment.
 
         Args:
-            step_env: actions [N, A] -> observation, reward, terminated, truncated, infos; None if
-                all environments had to be replaced.
+            step_env: actions [N, A] -> observation, reward, terminated, truncated, infos.
             base_only: act as the base policy alone (offline collection, warm-up).
             weights_updates: gradient updates behind the weights that the actor has now.
-            ended: takes the episodes that end in this step.
+            finished: takes the episodes that end in this step.
             random_actions: with `base_only`, uniform actions in place of the base policy's.
 
         Returns:
-            Environment steps taken: resets and failures are none. None if `step_env` gave None;
-            the open episodes are lost then.
+            Environment steps taken: resets and failures are none.
         """
         observation = self._observation
         beta = self._actor.residual_scale
@@ -118,10 +117,7 @@ class Streams:
         action, chosen = self._action(observation, np.array(takeover), random_actions)
         extra = self._gripper_columns(action, chosen)
 
-        results = step_env(action)
-        if results is None:
-            return None
-        self._observation, reward, terminated, truncated, infos = results
+        self._observation, reward, terminated, truncated, infos = step_env(action)
         self._clock += 1
 
         taken = 0
@@ -149,11 +145,11 @@ class Streams:
             if not (terminated[i] or truncated[i]):
                 continue
             if failed:  # its last step is not known
-                ended.num_env_failures += 1
+                finished.num_env_failures += 1
             else:
                 if len(episode.builder):
-                    ended.columns.append(episode.builder.finish(self._observation, i))
-                ended.results.append(episode.result(bool(infos[i]["is_success"])))
+                    finished.columns.append(episode.builder.finish(self._observation, i))
+                finished.summaries.append(episode.summary(bool(infos[i]["is_success"])))
             self._begin(i, base_only)
         return taken
 

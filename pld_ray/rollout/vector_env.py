@@ -11,13 +11,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
+from pld_ray.columns import BASE_ACTION, POLICY_FEATURES
 from pld_ray.policies import BasePolicy, ChunkCache
 from pld_ray.policies.lerobot_names import missing_observations
 from pld_ray.rollout.env_group import Command, EnvGroup, InProcessEnvs, Outcome
-
-BASE_ACTION = "base_action"
-POLICY_FEATURES = "observation.features"
-"""What the base policy saw when it made the chunk that is being played, see `ChunkCache`."""
 
 Observation = dict[str, np.ndarray]
 

@@ -94,7 +94,7 @@ class SweepTrial(tune.Trainable):
         if not known or self._is_population:
             self._run.create(self._config)
         self._algorithm = build_algorithm(self._config)
-        self._algorithm.failure_dir = str(self._run.path)
+        self._algorithm.learners.failure_dir = str(self._run.path)
         self._loop = TrainingLoop(
             self._config, self._run, self._algorithm, self._tracker, self._logger
         )

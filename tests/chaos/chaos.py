@@ -47,8 +47,8 @@ def progress(folder: pathlib.Path, checkpoint: str) -> dict:
 
 def check_counts(algorithm) -> None:
     """Nothing counted twice: every stored step is in the replay once and paid for once."""
-    utd = algorithm.config.utd
-    assert algorithm.updates + algorithm.update_debt == pytest.approx(utd * algorithm.stored_steps)
-    rows = sum(algorithm._on_learner(lambda learner: len(learner.replay.online)))
-    assert rows == algorithm.stored_steps + algorithm.collection.stored_steps
-    assert algorithm.env_steps >= rows
+    counts, utd = algorithm.progress, algorithm.config.utd
+    assert counts.updates + counts.update_debt == pytest.approx(utd * counts.stored_steps)
+    rows, _ = algorithm.learners.replay_sizes()
+    assert rows == counts.stored_steps + counts.collection_stored_steps
+    assert counts.env_steps >= rows

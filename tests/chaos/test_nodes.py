@@ -53,7 +53,7 @@ def test_a_node_with_a_runner_goes_and_comes_back(cluster, add_node, connect, tm
         train_until(algorithm, lambda: algorithm.env_steps > steps + 500, "training on one runner")
         add_node(simulation=1)
         train_until(algorithm, lambda: group.num_healthy_remote_env_runners() == 2, "the return")
-        algorithm.loop.drain()
+        algorithm.asynchronous.drain()
         check_counts(algorithm)
     finally:
         algorithm.stop()
@@ -100,7 +100,7 @@ def test_a_full_object_store_does_not_stop_the_run(cluster, add_node, connect, t
         hoard = [ray.put(np.zeros(10 * 2**20, dtype=np.uint8)) for _ in range(20)]  # 2 stores full
         steps = algorithm.env_steps
         train_until(algorithm, lambda: algorithm.env_steps > steps + 1000, "training")
-        algorithm.loop.drain()
+        algorithm.asynchronous.drain()
         check_counts(algorithm)
         assert all(not ray.get(reference).any() for reference in hoard)
     finally:

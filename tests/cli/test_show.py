@@ -3,7 +3,7 @@ import json
 import pytest
 
 from pld_ray.cli import main
-from pld_ray.rllib.progress_file import PROGRESS_FILE
+from pld_ray.runs.run_state import PROGRESS_FILE
 from pld_ray.runs.run_state import PROGRESS_FILE as LISTED_PROGRESS_FILE
 from pld_ray.tracking.mlflow_record import write_record
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from pld_ray.evaluation.eval_info import (
-    EpisodeResult,
     lerobot_form,
     read_eval_info,
     write_eval_info,
 )
+from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.statistics import wilson_interval
 
 

@@ -7,7 +7,9 @@ import signal
 
 import pytest
 
+from pld_ray.evaluation.requests import Contestant
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout.messages import EnvRunnerError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -46,14 +48,18 @@ def algorithm(ray_cluster):
 
 def test_each_state_is_played_once_in_order_while_training_goes_on(algorithm):
     states = [7, 3, 11, 0, 5, 2, 9, *range(20, 140)]
-    evaluation = algorithm.start_evaluation(states)
-    steps, rows = algorithm.env_steps, evaluation.poll()
-    while rows is None:
+    contestants = {"residual": Contestant(), "final_scale": Contestant(residual_scale=1.0)}
+    evaluation = algorithm.start_evaluation(states, contestants)
+    steps, results = algorithm.env_steps, evaluation.poll()
+    while results is None:
         algorithm.training_step()
-        rows = evaluation.poll()
-    assert [row["init_state_id"] for row in rows] == states
+        results = evaluation.poll()
+    for episodes in results.values():
+        assert [episode.init_state_id for episode in episodes] == states
+    assert results["final_scale"] != results["residual"]
     assert algorithm.env_steps > steps
-    assert rows == algorithm.start_evaluation(states, weights=evaluation.contestant.weights).wait()
+    # both were played with the weights of the beginning
+    assert results == algorithm.start_evaluation(states, evaluation.contestants).wait()
 
 
 def test_beta_zero_repeats_the_base_policys_episodes(algorithm):
@@ -62,7 +68,7 @@ def test_beta_zero_repeats_the_base_policys_episodes(algorithm):
     assert algorithm.evaluate_residual(states, 0.0) == base
     assert algorithm.evaluate_residual(states, 1.0) != base
     in_force = algorithm.eval_env_runner_group.foreach_env_runner(
-        lambda runner: float(runner.module.residual_scale), local_env_runner=False
+        lambda runner: float(runner.module.networks.residual_scale), local_env_runner=False
     )
     assert set(in_force) == {algorithm.residual_scale}
 
@@ -71,10 +77,11 @@ def test_the_states_of_a_runner_that_dies_are_played_by_the_other(algorithm):
     group = algorithm.eval_env_runner_group
     pids = group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
     states = list(range(30))
-    evaluation = algorithm.start_evaluation(states)
+    evaluation = algorithm.start_evaluation(states, {"residual": Contestant()})
     assert evaluation.poll() is None  # dealt, not over
     os.kill(pids[0], signal.SIGKILL)
-    assert [row["init_state_id"] for row in evaluation.wait()] == states
+    episodes = evaluation.wait()["residual"]
+    assert [episode.init_state_id for episode in episodes] == states
 
 
 def test_a_film_shows_both_episodes_side_by_side_until_the_longer_one_ends(algorithm, tmp_path):
@@ -82,9 +89,9 @@ def test_a_film_shows_both_episodes_side_by_side_until_the_longer_one_ends(algor
 
     films = algorithm.film([4])
     film = films[4]
-    assert film["base"]["init_state_id"] == film["residual"]["init_state_id"] == 4
+    assert film.base.init_state_id == film.residual.init_state_id == 4
     path = tmp_path / "film.mp4"
-    path.write_bytes(film["mp4"])
+    path.write_bytes(film.mp4)
     with av.open(str(path)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert len(frames) == 20 + 20  # the episodes' 20 steps, then the outcome for a second
@@ -95,8 +102,6 @@ def test_a_film_shows_both_episodes_side_by_side_until_the_longer_one_ends(algor
 
 
 def test_an_environment_that_cannot_draw_is_named(algorithm):
-    from pld_ray.rollout.messages import EnvRunnerError
-
     group = algorithm.eval_env_runner_group
     group.foreach_env_runner(
         lambda runner: os.environ.update(DRAWN_ENV_FAILS="1"), local_env_runner=False

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pld_ray.algorithm.residual.losses import compose_action
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.networks import CriticEnsemble, GaussianActor, ObservationNormalizer, ResidualNetworks
+from pld_ray.networks import CriticEnsemble, GaussianActor, ObservationNormalizer
 
 OBS, ACT, BATCH = 11, 4, 32
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -121,9 +121,7 @@ def test_deterministic_action_at_start_is_the_base_action_bit_for_bit():
     networks = ResidualNetworks(OBS, ACT, ResidualSACParams(residual_dims=[]))
     observation, base_action, _ = batch()
     mean, _ = networks.actor(networks.normalizer(observation), base_action)
-    action = compose_action(
-        base_action, torch.tanh(mean), networks.residual_scale, networks.residual_dims
-    )
+    action = networks.compose(base_action, torch.tanh(mean))
     assert torch.equal(action, base_action)
 
 

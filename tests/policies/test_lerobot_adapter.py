@@ -68,7 +68,7 @@ def test_there_is_no_state_between_calls(act_directory, make_observations):
 
 
 def test_policy_is_frozen(act_directory):
-    network = load_base_policy(act_directory).network
+    network = load_base_policy(act_directory)._policy
     assert not network.training
     assert not any(p.requires_grad for p in network.parameters())
 

@@ -15,8 +15,8 @@ def request(rows, seed=0):
 
 
 def language_layers(policy):
-    model = policy.network.model
-    if policy.network.config.type == "smolvla":
+    model = policy._policy.model
+    if policy._policy.config.type == "smolvla":
         return model.vlm_with_expert.get_vlm_model().text_model
     return model.paligemma_with_expert.paligemma.model.language_model
 
@@ -65,13 +65,13 @@ def test_there_is_one_pass_over_the_prefix(tiny_policy, kind):
     hidden = calls[0][0] if isinstance(calls[0], tuple) else calls[0]
     assert hidden.shape[0] == 8
     # every image token is valid, and the prompt is padded behind them
-    embed = policy.network.model.embed_prefix
+    embed = policy._policy.model.embed_prefix
     valid = []
-    policy.network.model.embed_prefix = lambda *a, **k: valid.append(embed(*a, **k)) or valid[0]
+    policy._policy.model.embed_prefix = lambda *a, **k: valid.append(embed(*a, **k)) or valid[0]
     try:
         policy.infer(*request(8))
     finally:
-        del policy.network.model.embed_prefix
+        del policy._policy.model.embed_prefix
     mask = valid[0][1].numpy()
     assert 0 < mask.mean() < 1
     for i in range(8):

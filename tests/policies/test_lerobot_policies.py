@@ -12,7 +12,6 @@ from tiny_policies import (
     TYPES,
     VISION_LANGUAGE,
     WRIST,
-    as_tensors,
     make_observations,
     make_tasks,
     save_policy,
@@ -65,7 +64,11 @@ def lerobots_own(tiny_directory):
 
 def answer_of_lerobot(policy, preprocess, postprocess, observations, tasks, seed):
     """One row by `predict_action_chunk`, its noise drawn by torch's global generator."""
-    batch = preprocess({**as_tensors(observations), "task": tasks})
+    batch = {"task": tasks}
+    for key, value in observations.items():
+        tensor = torch.from_numpy(value)
+        batch[key] = tensor.movedim(-1, -3).float() / 255 if "image" in key else tensor
+    batch = preprocess(batch)
     torch.manual_seed(seed)
     config = policy.config
     if config.type == "act":
@@ -102,13 +105,13 @@ def test_eight_rows_are_lerobots_bit_for_bit(tiny_policy, kind):
     """The same network called by its own method; diffusion's takes no generator for each row."""
     policy = tiny_policy(kind)
     observations, tasks, env_ids, seeds = request(policy, 8, 12)
-    batch: dict = as_tensors(observations)
-    batch = policy.preprocess({**batch, "task": tasks})
+    batch: dict = {key: policy._padded(value) for key, value in observations.items()}
+    batch = policy._preprocess({**batch, "task": tasks})
     noise = {}
     if kind != "act":
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         noise["noise"] = torch.stack([torch.randn(6, 9, generator=g) for g in generators])
-    expected = policy.postprocess(policy.network.predict_action_chunk(batch, **noise)).numpy()
+    expected = policy._postprocess(policy._policy.predict_action_chunk(batch, **noise)).numpy()
     np.testing.assert_array_equal(
         policy.infer(observations, tasks, env_ids, seeds).chunks, expected
     )
@@ -184,7 +187,7 @@ def test_there_is_no_state_between_calls(tiny_policy, kind):
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_policy_is_frozen(tiny_policy, kind):
-    network = tiny_policy(kind).network
+    network = tiny_policy(kind)._policy
     assert not any(module.training for module in network.modules())
     assert not any(parameter.requires_grad for parameter in network.parameters())
 
@@ -214,9 +217,9 @@ def test_diffusion_starts_at_the_newest_observation(load_tiny, tmp_path, schedul
     """The first action of its horizon belongs to the older of two observations: it is cut off."""
     policy = load_tiny(save_policy("diffusion", tmp_path, noise_scheduler_type=scheduler))
     observations, tasks, env_ids, seeds = request(policy, 8, 9)
-    batch = policy.preprocess(as_tensors(observations))
+    batch = policy._preprocess({k: policy._padded(v) for k, v in observations.items()})
     batch["observation.images"] = torch.stack([batch[FRONT], batch[WRIST]], dim=2)
-    diffusion = policy.network.diffusion
+    diffusion = policy._policy.diffusion
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     noise = torch.stack([torch.randn(8, 7, generator=generator) for generator in generators])
     with torch.no_grad():
@@ -224,7 +227,7 @@ def test_diffusion_starts_at_the_newest_observation(load_tiny, tmp_path, schedul
             8, diffusion._prepare_global_conditioning(batch), generator=generators, noise=noise
         )
     np.testing.assert_array_equal(
-        policy.infer(observations, tasks, env_ids, seeds).chunks, policy.postprocess(whole[:, 1:])
+        policy.infer(observations, tasks, env_ids, seeds).chunks, policy._postprocess(whole[:, 1:])
     )
 
 
@@ -246,7 +249,7 @@ def test_played_out_as_by_lerobots_select_action(tiny_policy, lerobots_own, monk
     for step in range(10):
         observation = make_observations(1, step)
         action = cache.act(observation, ["task"])
-        batch = as_tensors(observation)
+        batch = {key: policy._padded(value)[:1] for key, value in observation.items()}
         options = {}
         if kind == "diffusion" and step % 4 == 0:
             torch.manual_seed(drawn[-1])

@@ -8,7 +8,6 @@ from lerobot.policies import get_policy_class
 from lerobot.policies.rtc import RTCConfig
 from tiny_policies import (
     VISION_LANGUAGE,
-    as_tensors,
     make_config,
     make_observations,
     make_tasks,
@@ -126,10 +125,10 @@ def lerobots_rtc():
             network.config.rtc_config = network.config.rtc_config or RTCConfig()
             network.init_rtc_processor()
             networks[directory] = network.eval()
-        batch = as_tensors(observations)
+        batch = {key: policy._padded(value) for key, value in observations.items()}
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         return networks[directory].predict_action_chunk(
-            policy.preprocess({**batch, "task": tasks}),
+            policy._preprocess({**batch, "task": tasks}),
             noise=torch.stack([torch.randn(6, 9, generator=g) for g in generators]),
             inference_delay=1,
             prev_chunk_left_over=torch.from_numpy(leftovers),

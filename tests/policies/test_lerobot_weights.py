@@ -76,7 +76,7 @@ def test_every_weight_is_loaded(load_changed, tiny_policy, kind):
     policy = load_changed(
         kind, lambda w: {k: v / 2 if v.is_floating_point() else v for k, v in w.items()}
     )
-    halved, whole = policy.network.state_dict(), tiny_policy(kind).network.state_dict()
+    halved, whole = policy._policy.state_dict(), tiny_policy(kind)._policy.state_dict()
     for name, weight in whole.items():
         if weight.is_floating_point() and not name.endswith("lm_head.weight"):
             np.testing.assert_array_equal(halved[name], weight / 2, err_msg=name)
@@ -114,10 +114,10 @@ def test_smolvla_computes_in_the_dtype_that_it_was_saved_in(load_changed, load_t
 
     saved = load_changed("smolvla", change)
     full = load_tiny(
-        tmp_path / "smolvla", dtype="float32", tokenizer_path=saved.network.config.vlm_model_name
+        tmp_path / "smolvla", dtype="float32", tokenizer_path=saved._policy.config.vlm_model_name
     )
     for policy, vlm in ((saved, torch.bfloat16), (full, torch.float32)):
-        parts = policy.network.model.vlm_with_expert
+        parts = policy._policy.model.vlm_with_expert
         assert {parameter.dtype for parameter in parts.vlm.parameters()} == {vlm}
         assert {parameter.dtype for parameter in parts.lm_expert.parameters()} == {torch.float32}
         assert np.isfinite(infer(policy)).all()

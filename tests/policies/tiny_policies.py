@@ -257,15 +257,6 @@ def make_observations(rows: int, seed: int, n_obs_steps: int = 1) -> dict[str, n
     return {**images, STATE: rng.standard_normal((rows, *window, 8), dtype=np.float32)}
 
 
-def as_tensors(observations: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """What LeRobot's own pipelines take: images channel-first in [0, 1]."""
-    tensors = {key: torch.from_numpy(value) for key, value in observations.items()}
-    return {
-        key: (tensor.movedim(-1, -3).contiguous().float() / 255) if "image" in key else tensor
-        for key, tensor in tensors.items()
-    }
-
-
 def make_tasks(rows: int) -> list[str]:
     """Instructions of different lengths."""
     words = ("pick up the can", "open", "place it in the bin, then close the drawer", "x")

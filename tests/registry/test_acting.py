@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.policies import Prediction
 from pld_ray.registry.acting import ActingPolicy
-from pld_ray.rllib.module import ResidualModule
 from pld_ray.rollout.vector_env import with_base_policy
 
 OBSERVATIONS = gym.spaces.Dict({"observation.state": gym.spaces.Box(-1, 1, (2,), np.float32)})
@@ -32,14 +32,12 @@ class Counting:
 @pytest.fixture
 def policy():
     params = ResidualSACParams(residual_dims=[], hidden_dims=[4])
-    module = ResidualModule(  # its actor starts at zero: base + residual is the base
-        observation_space=with_base_policy(Counting(), OBSERVATIONS, ACTIONS),
-        action_space=ACTIONS,
-        inference_only=True,
-        model_config={"params": vars(params), "seed": 0},
+    networks = ResidualNetworks.of_spaces(  # the actor starts at zero: base + residual is the base
+        with_base_policy(Counting(), OBSERVATIONS, ACTIONS), ACTIONS, params
     )
-    torch.nn.init.zeros_(module.actor.head.weight)
-    return ActingPolicy(Counting(), module, OBSERVATIONS, ACTIONS, task="lift")
+    networks.keep_what_acts()
+    torch.nn.init.zeros_(networks.actor.head.weight)
+    return ActingPolicy(Counting(), networks, OBSERVATIONS, ACTIONS, task="lift")
 
 
 def act(policy, *values, **given):

@@ -13,6 +13,7 @@ from mlflow.tracking import MlflowClient
 
 import envs
 from experiments.act import play
+from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
 from pld_ray.evaluation.play import play_init_states
@@ -20,7 +21,6 @@ from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.result_metrics import flatten_result
 from pld_ray.registry import load_policy, register_policy
-from pld_ray.rollout.acting import Actor
 from pld_ray.rollout.factory import ENV_NAME, make_env
 from pld_ray.rollout.vector_env import InfosPerEnv
 from pld_ray.runs.run_dir import RunDir
@@ -80,7 +80,7 @@ def evaluated_actions(algorithm):
     """Init state -> actions [L, 7], played as the env runner's `evaluate` does."""
     runner = algorithm.env_runner
     env = InfosPerEnv(make_env(ENV_NAME, {**runner.config.env_config, "num_envs": 1}))
-    actor, played, last = Actor(runner.module), {state: [] for state in STATES}, []
+    actor, played, last = Actor(runner.module.networks), {state: [] for state in STATES}, []
 
     def act(observation):
         last[:] = actor.act(observation)[0]
@@ -100,7 +100,7 @@ def test_a_registered_policy_plays_the_evaluations_episodes_bit_for_bit(trained,
     for state, row in zip(STATES, trained.rows, strict=True):
         actions, success = play(policy, env, state)
         np.testing.assert_array_equal(actions, trained.actions[state])
-        assert (success, len(actions)) == (row["success"], row["length"])
+        assert (success, len(actions)) == (row.success, row.length)
         assert len(actions) > 8  # the base policy plays chunks of 4
     env.close()
 

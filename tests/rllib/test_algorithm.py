@@ -9,6 +9,7 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout.messages import SampleRequest
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -49,8 +50,11 @@ def learner(algorithm):
 
 
 def weights(algorithm):
-    module = learner(algorithm).module[DEFAULT_MODULE_ID].unwrapped()
-    return {k: v.detach().clone() for k, v in module.state_dict().items()}
+    return {k: v.detach().clone() for k, v in learner(algorithm).networks.state_dict().items()}
+
+
+def runner_weights(algorithm):
+    return algorithm.env_runner.module.networks.state_dict()
 
 
 def train_until_updates(algorithm, updates=1, limit=30):
@@ -64,6 +68,14 @@ def train_until_updates(algorithm, updates=1, limit=30):
 def test_phases_debt_and_metrics(build):
     algorithm = build(small_config(utd=2))
     assert algorithm.phase == "collect"
+    while algorithm.phase == "collect":
+        algorithm.train()
+    # the warm-up is the base policy alone, and is stored
+    ring = learner(algorithm).replay.online
+    rows = ring.start_rows()
+    assert len(rows) >= 80
+    assert torch.equal(ring.column("action", rows), ring.column("base_action", rows))
+    assert (ring.column("residual_scale", rows) == 0).all()
     train_until_updates(algorithm)
     assert algorithm.phase == "online"
     result = algorithm.train()
@@ -72,21 +84,10 @@ def test_phases_debt_and_metrics(build):
     warmup = sum(replay.online.episode_lengths[:2])
     assert warmup >= 80
     owed = 2 * (len(replay.online) - warmup)
-    assert algorithm.updates + algorithm.update_debt == owed
+    assert algorithm.updates + algorithm.progress.update_debt == owed
     stats = result["learners"][DEFAULT_MODULE_ID]
     for name in ("critic_loss", "q_mean", "q_out_of_bound", "alpha"):
         assert np.isfinite(stats[name])
-
-
-def test_warm_up_is_the_base_policy_alone_and_is_stored(build):
-    algorithm = build(small_config())
-    while algorithm.phase == "collect":
-        algorithm.train()
-    ring = learner(algorithm).replay.online
-    rows = ring.start_rows()
-    assert len(rows) >= 80
-    assert torch.equal(ring.column("action", rows), ring.column("base_action", rows))
-    assert (ring.column("residual_scale", rows) == 0).all()
 
 
 def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
@@ -102,7 +103,7 @@ def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
     online = replay.online.observations()
     assert torch.equal(replay.offline.observations()[:4], online[:4])
     # over when the failures are: 20 steps of 8 environments, less the resets between
-    assert algorithm.collection.stored_steps == 48
+    assert algorithm.progress.collection_stored_steps == 48
     assert algorithm.env_steps <= 160 + 40
 
 
@@ -111,25 +112,34 @@ def test_probing_steps_are_never_stored(build):
     runner = algorithm.env_runner
     while algorithm.phase == "collect":
         algorithm.train()
-    batch = runner.sample_columns(num_steps=400, base_only=False)
-    probes = [e["probe_steps"] for e in batch["episodes"]]
+    batch = runner.sample_episodes(SampleRequest(400))
+    probes = [e.probe_steps for e in batch.episodes]
     assert max(probes) > 0
-    stored = [e["length"] - e["probe_steps"] for e in batch["episodes"]]
-    assert batch["episode_lengths"] == [n for n in stored if n > 0]
-    assert (batch["columns"]["residual_scale"][:-1] > 0).any()
+    stored = [e.length - e.probe_steps for e in batch.episodes]
+    assert batch.episode_lengths == [n for n in stored if n > 0]
+    assert (batch.columns["residual_scale"][:-1] > 0).any()
 
 
-def test_checkpoint_restores_everything_and_the_next_update_is_the_same(build, tmp_path):
-    config = small_config()
-    first = build(config)
-    train_until_updates(first)
-    first.save_checkpoint(str(tmp_path / "checkpoint"))
-    second = build(config.copy())
-    second.load_checkpoint(str(tmp_path / "checkpoint"))
+@pytest.fixture(scope="module")
+def trained(ray_cluster, tmp_path_factory):
+    """Past its first updates, and its checkpoint."""
+    algorithm = small_config().build_algo()
+    train_until_updates(algorithm)
+    folder = str(tmp_path_factory.mktemp("trained") / "checkpoint")
+    algorithm.save_checkpoint(folder)
+    yield algorithm, folder
+    algorithm.stop()
+
+
+def test_checkpoint_restores_everything_and_the_next_update_is_the_same(build, trained):
+    first, folder = trained
+    first.load_checkpoint(folder)
+    second = build(small_config())
+    second.load_checkpoint(folder)
     for name in ("phase", "env_steps", "updates", "update_debt"):
-        assert getattr(second, name) == getattr(first, name)
+        assert getattr(second.progress, name) == getattr(first.progress, name)
     assert len(learner(second).replay) == len(learner(first).replay)
-    runner = second.env_runner.module.state_dict()
+    runner = runner_weights(second)
     for key, value in weights(second).items():
         assert torch.equal(value, weights(first)[key]), key
         if key in runner:
@@ -140,20 +150,41 @@ def test_checkpoint_restores_everything_and_the_next_update_is_the_same(build, t
         assert torch.equal(value, weights(second)[key]), key
 
 
-def test_an_older_checkpoint_restored_in_place_wins_over_newer_weights(build, tmp_path):
-    algorithm = build(small_config())
-    train_until_updates(algorithm)
-    algorithm.save_checkpoint(str(tmp_path / "old"))
+def test_an_older_checkpoint_restored_in_place_wins_over_newer_weights(trained):
+    algorithm, folder = trained
+    algorithm.load_checkpoint(folder)
     old = weights(algorithm)
     algorithm.train()
     algorithm.train()
     assert not torch.equal(weights(algorithm)["log_alpha"], old["log_alpha"])
-    algorithm.load_checkpoint(str(tmp_path / "old"))
-    runner = algorithm.env_runner.module.state_dict()
+    algorithm.load_checkpoint(folder)
+    runner = runner_weights(algorithm)
     for key, value in old.items():
         assert torch.equal(weights(algorithm)[key], value)
         if key in runner:
             assert torch.equal(runner[key], value)
+
+
+def test_rllibs_from_checkpoint_brings_the_replay_back(trained, tmp_path):
+    from pld_ray.rllib import ResidualSAC
+
+    first, folder = trained
+    first.load_checkpoint(folder)
+    assert first.save_to_path(str(tmp_path / "rllib"))  # RLlib's part alone
+    second = ResidualSAC.from_checkpoint(folder)
+    try:
+        assert second.env_steps == first.env_steps
+        assert len(learner(second).replay) == len(learner(first).replay)
+    finally:
+        second.stop()
+
+
+def test_a_checkpoint_leaves_rays_own_serialisation_alone(trained):
+    @ray.remote
+    def total(columns):
+        return float(columns["x"].sum())
+
+    assert ray.get(total.remote({"x": np.ones(3, dtype=np.float32)})) == 3
 
 
 def test_same_seed_same_numbers(build):
@@ -170,11 +201,13 @@ def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(build)
     algorithm = build(config)
     train_until_updates(algorithm)
     rows = algorithm.evaluate_residual([0, 1, 2, 3, 4])
-    assert [row["init_state_id"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row.init_state_id for row in rows] == [0, 1, 2, 3, 4]
     again = algorithm.evaluate_residual([4, 2])
     assert again == [rows[4], rows[2]]
     runners = algorithm.env_runner_group.foreach_env_runner(
-        lambda runner: float(sum(v.sum() for v in runner.module.actor.state_dict().values())),
+        lambda runner: float(
+            sum(v.sum() for v in runner.module.networks.actor.state_dict().values())
+        ),
         local_env_runner=False,
     )
     assert len(runners) == 2
@@ -202,19 +235,10 @@ def test_a_killed_runner_costs_its_open_episodes_and_nothing_else(build):
     assert stats["num_healthy_workers"] == 2
     assert algorithm.env_steps > before
     scales = algorithm.env_runner_group.foreach_env_runner(
-        lambda runner: runner.module.actor.state_dict(), local_env_runner=False
+        lambda runner: runner.module.networks.actor.state_dict(), local_env_runner=False
     )
     for key, value in scales[0].items():
         assert torch.equal(value, scales[1][key]), "the restarted runner has other weights"
-
-
-def test_a_temperature_that_is_set_is_what_the_next_checkpoint_holds(build, tmp_path):
-    algorithm = build(point_config())
-    algorithm.set_temperature(0.0125)
-    algorithm.save_checkpoint(str(tmp_path))
-    algorithm.set_temperature(1.0)
-    algorithm.load_checkpoint(str(tmp_path))
-    assert float(weights(algorithm)["log_alpha"].exp()) == pytest.approx(0.0125)
 
 
 def test_rllibs_own_sample_and_evaluate_work(build):
@@ -232,13 +256,14 @@ def test_rllibs_own_sample_and_evaluate_work(build):
 def test_the_collected_data_is_cached_and_a_foreign_cache_refused(build, tmp_path):
     folder = str(tmp_path / "cache")
     first, second = (build(small_config(offline_cache=folder)) for _ in range(2))
-    counts = ("phase", "env_steps", "iteration", "updates", "update_debt", "recent_episodes")
+    counts = ("phase", "env_steps", "updates", "update_debt", "recent_episodes")
     curves = []
     for algorithm in (first, second):
         curves.append([])
         while algorithm.updates < 10:
             algorithm.train()
-            curves[-1].append({name: getattr(algorithm, name) for name in counts})
+            row = {name: getattr(algorithm.progress, name) for name in counts}
+            curves[-1].append({**row, "iteration": algorithm.iteration})
     assert curves[0] == curves[1]
     assert [row["env_steps"] for row in curves[0][:3]] == [40, 80, 120]
     for key, value in weights(first).items():
@@ -270,63 +295,14 @@ def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_t
     assert ring.episode_lengths == [40] * 4
     starts = ring.observations().reshape(4, 40, -1)[:, 0]
     assert len(torch.unique(starts, dim=0)) == 4  # no episode is repeated
-    assert second.collection.stored_steps == second.collection.env_steps == 160
+    counts = second.progress
+    assert counts.collection_stored_steps == counts.collection_env_steps == 160
 
     # the cache holds the collection whole, and a run from it has the same steps
     third = build(config.copy())
     third.initialize()
     assert third.env_steps == 160
     assert torch.equal(learner(third).replay.online.observations(), ring.observations())
-
-
-def test_a_nan_stops_the_update_names_it_and_saves_the_batch(build, tmp_path):
-    algorithm = build(small_config())
-    train_until_updates(algorithm)
-    sac = learner(algorithm)
-    batch = algorithm.env_runner.sample_columns(num_steps=80, base_only=True)
-    columns = {key: value.copy() for key, value in batch["columns"].items()}
-    columns["reward"][3] = np.nan
-    poison = {"columns": columns, "episode_lengths": batch["episode_lengths"], "buffer": "online"}
-    with pytest.raises(ValueError, match=r"column 'reward' holds a NaN.*episode 0, row 3"):
-        sac.update(batches=[poison])  # refused before it is stored
-    with torch.no_grad():
-        next(sac.sac.networks.critic.parameters()).view(-1)[0] = np.nan
-    before = weights(algorithm)
-    with pytest.raises(
-        RuntimeError, match=r"critic_loss is not finite.*the batch is in .*safetens"
-    ):
-        sac.update(num_updates=200, failure_dir=str(tmp_path))
-    assert list(tmp_path.glob("nonfinite_critic_loss_*.safetensors"))
-    for key, value in weights(algorithm).items():
-        assert torch.equal(torch.nan_to_num(value), torch.nan_to_num(before[key])), key
-
-
-def test_rllibs_from_checkpoint_brings_the_replay_back(build, tmp_path):
-    from pld_ray.rllib import ResidualSAC
-
-    first = build(small_config())
-    train_until_updates(first)
-    path = first.save_to_path(str(tmp_path / "rllib"))  # RLlib's part alone
-    first.save_checkpoint(str(tmp_path / "whole"))
-    second = ResidualSAC.from_checkpoint(str(tmp_path / "whole"))
-    try:
-        assert second.env_steps == first.env_steps
-        assert len(learner(second).replay) == len(learner(first).replay)
-    finally:
-        second.stop()
-    assert path
-
-
-def test_a_checkpoint_leaves_rays_own_serialisation_alone(build, tmp_path):
-    algorithm = build(small_config())
-    algorithm.train()
-    algorithm.save_checkpoint(str(tmp_path / "checkpoint"))
-
-    @ray.remote
-    def total(columns):
-        return float(columns["x"].sum())
-
-    assert ray.get(total.remote({"x": np.ones(3, dtype=np.float32)})) == 3
 
 
 def test_a_learner_in_an_actor_of_its_own_and_a_pool_for_the_base_policy(build, tmp_path):

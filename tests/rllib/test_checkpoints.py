@@ -12,7 +12,6 @@ import resource
 import shutil
 
 import pytest
-from ray.rllib.core import DEFAULT_MODULE_ID
 
 from pld_ray.config import TrainConfig
 from pld_ray.files.manifest import MANIFEST_FILE, CheckpointError, add_to_manifest, check_manifest
@@ -20,7 +19,7 @@ from pld_ray.files.state_tree import save_tree
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.replay import storage
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rllib.progress_file import read_progress
+from pld_ray.rllib.progress import read_progress
 from pld_ray.runs.run_dir import RunDir, RunError, trainer_state
 from pld_ray.runs.run_state import PROGRESS_FILE
 
@@ -68,8 +67,8 @@ def run(algorithm, tmp_path):
 
 
 def state(algorithm):
-    module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped()
-    return {name: value.clone() for name, value in module.state_dict().items()}
+    networks = algorithm.learner_group._learner.networks
+    return {name: value.clone() for name, value in networks.state_dict().items()}
 
 
 def flip(path, rng, _):

@@ -18,7 +18,7 @@ from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.env_group import InProcessEnvs
-from pld_ray.rollout.streams import Ended, Streams
+from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
 CANNOT_SHAPE_A_COLUMN = {
@@ -125,10 +125,11 @@ def collected(params: ResidualSACParams) -> dict[str, np.ndarray]:
     observation, _ = env.reset(seed=0)
     space = env.unwrapped.single_action_space
     rng = np.random.default_rng(0)
-    streams, ended = Streams(observation, space, params, NoActor(), rng, True), Ended()
-    while not ended.columns:
-        streams.step(env.step, True, 0, ended, params.warmup_actions == "random")
-    return ended.columns[0]
+    streams = Streams(observation, space, params, NoActor(), rng, True)
+    finished = FinishedEpisodes()
+    while not finished.columns:
+        streams.step(env.step, True, 0, finished, params.warmup_actions == "random")
+    return finished.columns[0]
 
 
 class Toggling(CountingPolicy):

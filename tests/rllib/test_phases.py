@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from ray.rllib.core import DEFAULT_MODULE_ID
 
 from pld_ray.rllib.config import ResidualSACConfig
 
@@ -42,12 +41,8 @@ def small_config(**training):
     return config
 
 
-def module(algorithm):
-    return algorithm.learner_group._learner.module[DEFAULT_MODULE_ID]
-
-
 def weights(algorithm, prefix=""):
-    state = module(algorithm).state_dict()
+    state = algorithm.learner_group._learner.networks.state_dict()
     return {k: v.clone() for k, v in state.items() if k.startswith(prefix)}
 
 
@@ -61,7 +56,7 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
     critic = weights(algorithm, "critic")
     algorithm.initialize()
     assert algorithm.phase == "online"
-    assert algorithm.calql_done == 30
+    assert algorithm.progress.calql_done == 30
     assert algorithm.updates == 0
     assert equal(actor, weights(algorithm, "actor"))
     assert not equal(critic, weights(algorithm, "critic"))
@@ -76,11 +71,11 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
         small_config(offline_cache=cache, pretrained_critic=str(tmp_path)).debugging(seed=9)
     )
     heir.initialize()
-    assert heir.calql_done == 0
+    assert heir.progress.calql_done == 0
     for prefix in ("critic", "target_critic", "normalizer"):
         assert equal(weights(algorithm, prefix), weights(heir, prefix)), prefix
     heir.train()
-    assert heir.updates > 0 or heir.update_debt > 0
+    assert heir.updates > 0 or heir.progress.update_debt > 0
 
     wrong = build(
         small_config(pretrained_critic=str(tmp_path), hidden_dims=[8], offline_cache=cache)
@@ -90,30 +85,6 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
     lost = build(small_config(pretrained_critic=str(tmp_path / "none"), offline_cache=cache))
     with pytest.raises(ValueError, match=r"learner\.json is missing"):
         lost.initialize()
-
-
-def test_calql_refuses_data_without_a_success(build, cache):
-    algorithm = build(small_config(offline_cache=cache))
-    learner = algorithm.learner_group._learner
-    with pytest.raises(ValueError, match="offline buffer is empty"):
-        learner.update(calql_steps=1)
-    batch = algorithm.env_runner.sample_columns(num_steps=210, base_only=True)
-    columns = {key: value.copy() for key, value in batch["columns"].items()}
-    columns["reward"][:] = 0
-    failures = {
-        "columns": columns,
-        "episode_lengths": batch["episode_lengths"],
-        "buffer": "offline",
-    }
-    assert failures["episode_lengths"]
-    learner.update(batches=[failures], fit_normalizer=True)
-    with pytest.raises(ValueError, match="no episode of the offline buffer has a positive reward"):
-        learner.update(calql_steps=1)
-    columns["reward"][5] = 3.0
-    with pytest.raises(ValueError, match=r"returns between 0 and 3 .*value_range=\[0.0, 1.0\]"):
-        learner.update(batches=[failures])
-    with pytest.raises(ValueError, match=r"calql_steps=5.*offline_episodes=0"):
-        small_config(calql_steps=5, offline_episodes=0).validate()
 
 
 def test_sac_from_scratch_has_no_base_action(build):
@@ -204,7 +175,7 @@ def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
     toggled = action[1:, 6].sign() != action[:-1, 6].sign()
     assert torch.equal(penalty[1:][clear] < 0, toggled[clear])
     result = algorithm.evaluate_residual([0])
-    assert result[0]["length"] > 0
+    assert result[0].length > 0
 
 
 @pytest.mark.chaos
@@ -218,7 +189,7 @@ def test_two_learners_share_the_replay_and_stay_alike(build, cache, tmp_path):
         algorithm.train()
 
     def look(learner):
-        state = learner.module[DEFAULT_MODULE_ID].state_dict()
+        state = learner.networks.state_dict()
         ring = learner.replay.online
         rows = ring.observations().sum(1).numpy()
         return {k: v.numpy() for k, v in state.items()}, len(ring), rows, learner.shard.rank
@@ -235,11 +206,11 @@ def test_two_learners_share_the_replay_and_stay_alike(build, cache, tmp_path):
         np.testing.assert_array_equal(value, two[name], err_msg=name)
 
     algorithm.save_checkpoint(str(tmp_path))
-    algorithm._learn(num_updates=5)
+    algorithm.learners.train(5, algorithm.residual_scale)
     after = both(look)
     algorithm.load_checkpoint(str(tmp_path))
     assert [r[1] for r in both(look)] == [n_one, n_two]
-    algorithm._learn(num_updates=5)
+    algorithm.learners.train(5, algorithm.residual_scale)
     for restored, went_on in zip(both(look), after, strict=True):
         for name, value in restored[0].items():
             np.testing.assert_array_equal(value, went_on[0][name], err_msg=name)

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from pld_ray.rllib.update_thread import SLICE_UPDATES, UpdateThread, Work
+from pld_ray.rllib.messages import Work
+from pld_ray.rllib.update_thread import SLICE_UPDATES, UpdateThread
 
 
 class Recorder:
@@ -60,14 +61,14 @@ def test_work_is_done_in_order_and_every_update_is_counted_once(start, recorder)
     thread.submit(Work([{}, {}], 50, 0.3))
     thread.submit(Work([{}], 7, 0.4))
     thread.drain()
-    progress = thread.poll()
-    assert progress.updates == 57
+    report = thread.poll()
+    assert report.updates == 57
     assert thread.poll().updates == 0
     stores = [entry for entry in recorder.log if entry[0] == "store"]
     assert stores == [("store", 2, 0.3), ("store", 1, 0.4)]
     slices = [entry[1] for entry in recorder.log if entry[0] == "update"]
     assert slices == [SLICE_UPDATES, SLICE_UPDATES, 10, 7]
-    assert [f["loss"] for f in progress.figures] == slices
+    assert [f["loss"] for f in report.metrics] == slices
 
 
 def test_weights_are_published_at_the_start_and_every_interval_with_the_right_count(

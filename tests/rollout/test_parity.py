@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ray.rllib.core import DEFAULT_MODULE_ID
 
 import envs
 from pld_ray.policies import load_base_policy
 from pld_ray.rllib import ResidualSACConfig
+from pld_ray.rollout.messages import SampleRequest
 
 EPISODES = 20
 ENV = {"task": "lift_the_can", "episode_length": 40}
@@ -56,19 +56,19 @@ def test_zero_residual_scale_executes_the_base_policy_bit_for_bit(placement, ref
     algorithm = config.build_algo()
     try:
         # an actor that would do something: beta alone must keep it out
-        module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID].unwrapped()
-        for parameter in module.actor.parameters():
+        networks = algorithm.learner_group._learner.networks
+        for parameter in networks.actor.parameters():
             parameter.data.uniform_(-1, 1)
-        algorithm._learn(residual_scale=0.0)
-        algorithm._publish()
+        algorithm.learners.set_residual_scale(0.0)
+        algorithm.runners.publish(algorithm.learners)
         runner = algorithm.env_runner
         runner.env.unwrapped.set_init_states(range(EPISODES))
         columns, lengths = {}, []
         while len(lengths) < EPISODES:
-            batch = runner.sample_columns(num_steps=50, base_only=False)
-            for key, value in batch["columns"].items():
+            batch = runner.sample_episodes(SampleRequest(50))
+            for key, value in batch.columns.items():
                 columns.setdefault(key, []).append(value)
-            lengths += batch["episode_lengths"]
+            lengths += batch.episode_lengths
         columns = {key: np.concatenate(value) for key, value in columns.items()}
         played = {}
         start = 0
@@ -82,6 +82,6 @@ def test_zero_residual_scale_executes_the_base_policy_bit_for_bit(placement, ref
             assert actions.tobytes() in played, "an episode differs from the base policy's"
             np.testing.assert_array_equal(played[actions.tobytes()], final_state)
         rows = algorithm.evaluate_residual([3, 5])
-        assert [row["length"] for row in rows] == [len(reference[3][0]), len(reference[5][0])]
+        assert [row.length for row in rows] == [len(reference[3][0]), len(reference[5][0])]
     finally:
         algorithm.stop()

@@ -16,7 +16,7 @@ from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
 from pld_ray.policies import Prediction
 from pld_ray.rollout.env_group import InProcessEnvs
 from pld_ray.rollout.gripper_record import GripperRecord
-from pld_ray.rollout.streams import Ended, Streams
+from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
 BETA = 0.25
@@ -50,22 +50,22 @@ def open_streams(makers, actor=None, base_only=False, seed=0, **params):
 
 
 def play(env, streams, steps, base_only=False, weights_updates=0, random_actions=False):
-    ended = Ended()
+    finished = FinishedEpisodes()
     taken = [
-        streams.step(lambda a: env.step(a), base_only, weights_updates, ended, random_actions)
+        streams.step(lambda a: env.step(a), base_only, weights_updates, finished, random_actions)
         for _ in range(steps)
     ]
-    return ended, taken
+    return finished, taken
 
 
 def test_base_policy_alone_is_stored_whole_and_a_reset_is_no_step():
     env, streams = open_streams(
         [lambda: CountingEnv(3), lambda: CountingEnv(5)], base_only=True, probe_steps=4
     )
-    ended, taken = play(env, streams, 5, base_only=True)
+    finished, taken = play(env, streams, 5, base_only=True)
     assert taken == [2, 2, 2, 1, 2]
-    assert [result.length for result in ended.results] == [3, 5]
-    short, long = ended.columns
+    assert [result.length for result in finished.summaries] == [3, 5]
+    short, long = finished.columns
     assert short["observation.state"].tolist() == [[0, 0], [0, 1], [0, 2], [0, 3]]
     assert short["truncated"].tolist() == [False, False, True, False]
     assert not short["residual_scale"].any()
@@ -76,11 +76,11 @@ def test_base_policy_alone_is_stored_whole_and_a_reset_is_no_step():
 @given(seed=st.integers(0, 1000), probe_steps=st.integers(0, 6))
 def test_probing_steps_are_played_by_the_base_policy_and_not_stored(seed, probe_steps):
     env, streams = open_streams([lambda: CountingEnv(4)], seed=seed, probe_steps=probe_steps)
-    ended, _ = play(env, streams, 25)
+    finished, _ = play(env, streams, 25)
     executed = np.array(env.unwrapped.envs[0].actions)
-    stored = iter(ended.columns)
-    assert len(ended.results) == 5
-    for episode, result in enumerate(ended.results):
+    stored = iter(finished.columns)
+    assert len(finished.summaries) == 5
+    for episode, result in enumerate(finished.summaries):
         assert result.length == 4
         assert result.probe_steps <= min(probe_steps, 4)
         actions = executed[4 * episode : 4 * episode + 4]
@@ -99,25 +99,20 @@ def test_probing_steps_are_played_by_the_base_policy_and_not_stored(seed, probe_
 def test_an_episode_that_its_environment_failed_is_not_stored_and_the_other_goes_on():
     actor = PlusHalf(raise_in=(0,))
     env, streams = open_streams([FragileEnv, FragileEnv], actor, use_probing=False)
-    ended, taken = play(env, streams, 9)
-    assert ended.num_env_failures == 1
+    finished, taken = play(env, streams, 9)
+    assert finished.num_env_failures == 1
     assert taken == [2, 2, 1, 1, 2, 1, 2, 2, 2]  # the failure, then a reset each
-    assert [result.length for result in ended.results] == [5, 5]
-    assert [len(c["reward"]) - 1 for c in ended.columns] == [5, 5]
+    assert [result.length for result in finished.summaries] == [5, 5]
+    assert [len(c["reward"]) - 1 for c in finished.columns] == [5, 5]
     # the replacement counts its episodes anew, and its first is stored whole
-    assert ended.columns[1]["observation.state"][:, 1].tolist() == [0, 1, 2, 3, 4, 5]
+    assert finished.columns[1]["observation.state"][:, 1].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_an_episode_remembers_the_weights_that_it_began_with():
     env, streams = open_streams([lambda: CountingEnv(3)], use_probing=False)
-    assert play(env, streams, 2, weights_updates=7)[0].results == []
-    ended, _ = play(env, streams, 5, weights_updates=9)
-    assert [result.weights_updates for result in ended.results] == [7, 9]
-
-
-def test_environments_that_were_replaced_altogether_end_the_streams():
-    _, streams = open_streams([lambda: CountingEnv(3)])
-    assert streams.step(lambda action: None, False, 0, Ended()) is None
+    assert play(env, streams, 2, weights_updates=7)[0].summaries == []
+    finished, _ = play(env, streams, 5, weights_updates=9)
+    assert [result.weights_updates for result in finished.summaries] == [7, 9]
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -130,10 +125,10 @@ def test_the_policy_s_own_action_stays_in_the_observation(random):
         actions[:] = 9
         return results
 
-    ended = Ended()
+    finished = FinishedEpisodes()
     for _ in range(3):
-        streams.step(step, True, 0, ended, random)
-    assert (ended.columns[0]["base_action"] < 1).all()
+        streams.step(step, True, 0, finished, random)
+    assert (finished.columns[0]["base_action"] < 1).all()
 
 
 # --- discrete grippers ---------------------------------------------------------------------------
@@ -203,8 +198,8 @@ def test_a_demonstrated_grasp_is_labelled_by_what_was_sent(low, high):
     env, streams = gripper_streams(
         GripperEnv(low, high), Commanding(sent), base_only=True, compose_base=False
     )
-    ended, _ = play(env, streams, 2 * LENGTH + 1, base_only=True)
-    for columns in ended.columns:
+    finished, _ = play(env, streams, 2 * LENGTH + 1, base_only=True)
+    for columns in finished.columns:
         np.testing.assert_allclose(columns["action"][:-1, GRIPPER], sent)
         expected = [CLOSE, CLOSE, HOLD, OPEN, HOLD, OPEN, CLOSE]
         assert columns["discrete_action"][:-1].tolist() == expected
@@ -216,8 +211,8 @@ def test_under_composition_a_base_step_is_held():
     """`hold` sends the base policy's command, whatever it is; the penalty sees the command."""
     sent = [1, 1, -1, -1, 0.4, -1, 1]
     env, streams = gripper_streams(GripperEnv(), Commanding(sent), base_only=True)
-    ended, _ = play(env, streams, LENGTH, base_only=True)
-    columns = ended.columns[0]
+    finished, _ = play(env, streams, LENGTH, base_only=True)
+    columns = finished.columns[0]
     assert columns["discrete_action"][:-1].tolist() == [HOLD] * LENGTH
     assert columns["discrete_penalty"][:-1].tolist() == [-0.25, 0, -0.25, 0, 0, 0, -0.25]
 
@@ -225,9 +220,9 @@ def test_under_composition_a_base_step_is_held():
 def test_the_penalty_is_hil_serl_s():
     """close, hold, close, hold, open, hold, open: it closes once and opens once."""
     env, streams = gripper_streams(GripperEnv(), Commanding([0.0]), compose_base=False)
-    ended, _ = play(env, streams, 2 * (LENGTH + 1))
-    assert len(ended.columns) == 4
-    for columns in ended.columns:
+    finished, _ = play(env, streams, 2 * (LENGTH + 1))
+    assert len(finished.columns) == 4
+    for columns in finished.columns:
         assert columns["discrete_action"][:-1].tolist() == SEQUENCE
         assert columns["discrete_penalty"][:-1].tolist() == [-0.25, 0, 0, 0, -0.25, 0, 0]
 
@@ -238,9 +233,9 @@ def test_the_action_that_a_reset_ignores_is_no_command():
     env, streams = gripper_streams(
         GripperEnv(), Commanding(sent), base_only=True, compose_base=False
     )
-    ended, _ = play(env, streams, 2 * (LENGTH + 1), base_only=True)
-    assert len(ended.columns) == 4
-    for columns in ended.columns:
+    finished, _ = play(env, streams, 2 * (LENGTH + 1), base_only=True)
+    assert len(finished.columns) == 4
+    for columns in finished.columns:
         assert columns["base_action"][-1, GRIPPER] == 1
         assert not columns["discrete_penalty"].any()
 
@@ -250,9 +245,9 @@ def test_random_warm_up_draws_the_grippers_choices(compose_base):
     env, streams = gripper_streams(
         GripperEnv(0.0, 0.5), Commanding([0.1]), base_only=True, compose_base=compose_base
     )
-    ended, _ = play(env, streams, 10 * (LENGTH + 1), base_only=True, random_actions=True)
-    actions = np.concatenate([columns["action"][:-1] for columns in ended.columns])
-    labels = np.concatenate([columns["discrete_action"][:-1] for columns in ended.columns])
+    finished, _ = play(env, streams, 10 * (LENGTH + 1), base_only=True, random_actions=True)
+    actions = np.concatenate([columns["action"][:-1] for columns in finished.columns])
+    labels = np.concatenate([columns["discrete_action"][:-1] for columns in finished.columns])
     held = 0.1 if compose_base else 0.25
     for label, command in ((OPEN, 0.0), (HOLD, held), (CLOSE, 0.5)):
         np.testing.assert_allclose(actions[labels == label, GRIPPER], command)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pld_ray.algorithm import categorical
 from pld_ray.algorithm.nonfinite import Batch
 from pld_ray.algorithm.residual import conservative, losses
-from pld_ray.algorithm.residual.figures import UpdateFigures
+from pld_ray.algorithm.residual.metrics import UpdateMetrics
 from pld_ray.algorithm.residual.update import Replay, ResidualSACUpdate
 from pld_ray.errors import UserError
 from pld_ray.replay import FrameRing
@@ -43,7 +43,7 @@ class CalQLInitialization:
         self.optimizer = torch.optim.Adam([self.log_multiplier], params.calql_lagrange_lr)
         self.steps = 0
         low, high = params.value_range
-        self.figures = UpdateFigures((low, high), active_share=1.0)
+        self.metrics = UpdateMetrics((low, high), active_share=1.0)
         dims = losses.active(sac.networks.residual_dims)
         self.log_density_random = conservative.uniform_log_density(float(dims.sum()))
 
@@ -58,18 +58,18 @@ class CalQLInitialization:
         Raises:
             NonFiniteLossError: a loss or gradient is not finite.
         """
-        self.figures.clear()
+        self.metrics.clear()
         self.sac.checks.clear()
         for _ in range(num_steps):
             self.step(self.sac.sample_from(self.offline))
         self.sac.checks.look()
-        return self.figures.means()
+        return self.metrics.means()
 
     def step(self, batch: Batch) -> None:
         """(20), (21): TD loss + alpha_c * regulariser, one step, then the target."""
         sac, params = self.sac, self.params
         critic = sac.networks.critic
-        x = sac.encode(sac.critic_encoder, batch)
+        x = sac.networks.encode(sac.critic_encoder, batch)
         with torch.no_grad():
             target, distribution = sac.td_target(
                 batch, params.calql_td_xi > 0, entropy_factor=params.calql_td_xi
@@ -99,7 +99,7 @@ class CalQLInitialization:
             ("calql_q_data", q_data.detach().mean()),
             ("q", q_data.detach()),
         ):
-            self.figures.record(name, value)
+            self.metrics.record(name, value)
 
     def regularizer(self, batch: Batch, x: Tensor, q_data: Tensor) -> Tensor:
         """The conservative term per critic, [N]."""
@@ -110,8 +110,9 @@ class CalQLInitialization:
             shape = (num_actions, *base.shape)
             uniform = torch.rand(shape, generator=sac.generator, device=sac.device) * 2.0 - 1.0
             random = sac.compose(base, uniform * losses.active(networks.residual_dims))
-            actor_x = x if networks.critic_encoder is None else sac.encode(networks.encoder, batch)
-            next_x = sac.encode(networks.encoder, batch, successor=True)
+            own_encoder = networks.critic_encoder is not None
+            actor_x = networks.encode(networks.encoder, batch) if own_encoder else x
+            next_x = networks.encode(networks.encoder, batch, successor=True)
             delta, log_prob = sac.residual(actor_x.detach(), base, num_actions)
             next_delta, next_log_prob = sac.residual(next_x, next_base, num_actions)
             actions = torch.cat(
@@ -122,9 +123,9 @@ class CalQLInitialization:
         mc_return = batch["mc_return"]
         floor = mc_return if params.calql_calibrate else torch.full_like(mc_return, -math.inf)
         policy = q_policy.detach()
-        self.figures.record("calql_bound_rate", conservative.bound_rate(policy, floor))
-        self.figures.record("calql_q_policy", policy.mean())
-        self.figures.record("calql_gap", policy.mean() - q_data.detach().mean())
+        self.metrics.record("calql_bound_rate", conservative.bound_rate(policy, floor))
+        self.metrics.record("calql_q_policy", policy.mean())
+        self.metrics.record("calql_gap", policy.mean() - q_data.detach().mean())
         return conservative.conservative_regularizer(
             q_data,
             q_random,

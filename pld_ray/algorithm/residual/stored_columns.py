@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.columns import BASE_ACTION, FEATURE_PREFIX, IMAGE_PREFIX
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.errors import UserError
 from pld_ray.networks.encoders import FrozenFeatures, feature_key
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
-from pld_ray.rllib.module import BASE_ACTION, IMAGE_PREFIX
 
-FEATURE_PREFIX = "observation.features."
+
+class ReturnRangeError(UserError, ValueError):
+    """The reward leaves the range that the critic was configured for; the message says by what."""
 
 
 def make_replay(
-    module: Any, params: ResidualSACParams, device: torch.device, seed: int, num_shards: int = 1
+    schema: ReplaySchema,
+    params: ResidualSACParams,
+    device: torch.device,
+    seed: int,
+    num_shards: int = 1,
 ) -> SymmetricReplay:
     """Both rings of one learner, each with its share of the capacity."""
-    schema = replay_schema(module)
     capacities = [
         max(2, -(-capacity // num_shards))
         for capacity in (params.offline_capacity, params.online_capacity)
@@ -31,24 +39,26 @@ def make_replay(
     )
 
 
-def replay_schema(module: Any) -> ReplaySchema:
-    """The replay's columns for this module's spaces.
+def replay_schema(
+    networks: ResidualNetworks, observations: gym.spaces.Dict, actions: gym.spaces.Box
+) -> ReplaySchema:
+    """The replay's columns for these spaces, `base_action` among the observations.
 
     Images are kept only if the networks read them, and as features if their encoder is frozen.
     """
     columns = {
-        key: ColumnSpec(tuple(space.shape), str(np.dtype(space.dtype)))
-        for key, space in module.observation_space.spaces.items()
+        key: ColumnSpec(tuple(space.shape or ()), str(np.dtype(space.dtype)))
+        for key, space in observations.spaces.items()
         if key != BASE_ACTION and not key.startswith(IMAGE_PREFIX)
     }
-    frozen = module.frozen_features
-    for key in module.image_columns:
-        height, width, channels = module.observation_space.spaces[key].shape
+    frozen = networks.frozen_features
+    for key in networks.image_columns:
+        height, width, channels = observations.spaces[key].shape or ()
         if frozen is None:
             columns[key] = ColumnSpec((height, width, channels), "uint8")
         else:
             columns[feature_key(key)] = ColumnSpec(frozen.shape(height, width), "float16")
-    action = ColumnSpec(tuple(module.action_space.shape), "float32")
+    action = ColumnSpec(tuple(actions.shape), "float32")
     columns |= {BASE_ACTION: action, "action": action}
     columns |= {
         "reward": ColumnSpec((), "float32"),
@@ -58,14 +68,42 @@ def replay_schema(module: Any) -> ReplaySchema:
         "intervened": ColumnSpec((), "bool"),
         "mc_return": ColumnSpec((), "float32"),
     }
-    if module.discrete_critic is not None:
+    if networks.discrete_critic is not None:
         columns |= {
             "discrete_action": ColumnSpec((), "float32"),
             "discrete_penalty": ColumnSpec((), "float32"),
         }
     if frozen is None:
-        return ReplaySchema(columns, module.observation_keys)
-    return ReplaySchema(columns, module.observation_keys, frozen.fingerprint)
+        return ReplaySchema(columns, networks.observation_keys)
+    return ReplaySchema(columns, networks.observation_keys, frozen.fingerprint)
+
+
+def store_episodes(
+    ring: FrameRing,
+    columns: Mapping[str, np.ndarray],
+    episode_lengths: list[int],
+    params: ResidualSACParams,
+    frozen: FrozenFeatures | None,
+) -> None:
+    """Write whole episodes, with the reward that is learnt from and features in place of images.
+
+    Args:
+        ring: where to.
+        columns: rows of all episodes, a final frame each.
+        episode_lengths: transitions of each.
+        params: reward scale and bias, gamma and the critic's range.
+        frozen: the vision encoder whose features are kept.
+
+    Raises:
+        ValueError: a NaN or an infinity; the message names column, episode and row.
+        ReturnRangeError: a return that a categorical critic cannot represent.
+    """
+    columns = with_scaled_reward(columns, params.reward_scale, params.reward_bias)
+    columns = with_features(columns, ring.schema, frozen)
+    ring.add_episodes(columns, episode_lengths, params.gamma)
+    if params.critic_atoms > 1:
+        added = ring.start_rows()[-sum(episode_lengths) :]
+        check_returns(ring.column("mc_return", added), params.value_range)
 
 
 def with_scaled_reward(
@@ -89,3 +127,14 @@ def with_features(
         if key.startswith(FEATURE_PREFIX)
     }
     return {**columns, **features}
+
+
+def check_returns(returns: torch.Tensor, value_range: Sequence[float]) -> None:
+    """Raise ReturnRangeError if a categorical critic could not represent these returns."""
+    low, high = float(returns.min()), float(returns.max())
+    if low < value_range[0] - 1e-6 or high > value_range[1] + 1e-6:
+        raise ReturnRangeError(
+            f"discounted returns between {low:.4g} and {high:.4g} lie outside "
+            f"algorithm.value_range={list(value_range)}, all that the categorical critic can "
+            "represent: set it to the returns that the reward allows, or set critic_atoms=1"
+        )

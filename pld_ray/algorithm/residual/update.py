@@ -26,7 +26,8 @@ from pld_ray.algorithm.optimizers import (
     trained_parameters,
 )
 from pld_ray.algorithm.residual import hybrid, losses
-from pld_ray.algorithm.residual.figures import UpdateFigures
+from pld_ray.algorithm.residual.metrics import UpdateMetrics
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.augmentation import random_shift
 
@@ -40,7 +41,7 @@ class Replay(Protocol):
 
 
 class ResidualSACUpdate:
-    """Gradient steps of residual SAC on an object's networks.
+    """Gradient steps of residual SAC.
 
     A loss that is not finite raises `NonFiniteLossError`. On the CPU every loss is checked before
     its step: the parameters are then those before the bad step. On a GPU, where looking at a value
@@ -49,8 +50,7 @@ class ResidualSACUpdate:
     raises before it returns, so nothing spoilt is published.
 
     Args:
-        networks: `ResidualNetworks`, or an object with its attributes; action_low and action_high
-            [A] where the action bounds are not +-1.
+        networks: what is trained.
         optimizers: one per group of `trained_parameters`; see `make_optimizers`.
         replay: `FrameRing`, `SymmetricReplay`, or anything with their `sample`.
         params: see `ResidualSACParams`.
@@ -63,7 +63,7 @@ class ResidualSACUpdate:
 
     def __init__(
         self,
-        networks: Any,
+        networks: ResidualNetworks,
         optimizers: Mapping[str, Optimizer],
         replay: Replay,
         params: ResidualSACParams,
@@ -79,11 +79,6 @@ class ResidualSACUpdate:
         self.parameters = trained_parameters(networks)
         self.targets, self.followed = target_pairs(networks)
         self.critic_encoder = networks.critic_encoder or networks.encoder
-        self.action_low = getattr(networks, "action_low", -1.0)
-        self.action_high = getattr(networks, "action_high", 1.0)
-        self.origin, self.unit = losses.action_frame(
-            params.compose_base, self.action_low, self.action_high
-        )
         self.device = networks.log_alpha.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
         if params.critic_dropout:
@@ -98,7 +93,7 @@ class ResidualSACUpdate:
         self.all_reduce = all_reduce
         active_share = float(losses.active(networks.residual_dims).mean())
         low, high = q_bounds or params.value_range
-        self.figures = UpdateFigures((low, high), active_share)
+        self.metrics = UpdateMetrics((low, high), active_share)
 
     # --- the algorithm ---------------------------------------------------------------------------
 
@@ -114,13 +109,13 @@ class ResidualSACUpdate:
         Raises:
             NonFiniteLossError: see the class.
         """
-        self.figures.clear()
+        self.metrics.clear()
         self.checks.clear()
         self.target_entropy = self._entropy_target()
         for _ in range(num_updates):
             self.step(self.sample_from(self.replay))
         self.checks.look()
-        return self.figures.means()
+        return self.metrics.means()
 
     def sample_from(self, replay: Replay) -> Batch:
         """A batch of it; images of a trained encoder are shifted (DrQ)."""
@@ -140,7 +135,7 @@ class ResidualSACUpdate:
 
     def step(self, batch: Batch) -> None:
         """One critic step, the actor and temperature steps if they are due, and the target."""
-        x = self.encode(self.critic_encoder, batch)
+        x = self.networks.encode(self.critic_encoder, batch)
         self.update_critic(batch, x)
         x = x.detach()
         if self.discrete:
@@ -166,8 +161,8 @@ class ResidualSACUpdate:
         if critic.reduction_logits is not None:
             loss = loss + losses.weighting_loss(q, target, critic.reduction_logits)
         self.descend("critic", loss, batch)
-        self.figures.record("q", q)
-        self.figures.record("td_target", target)
+        self.metrics.record("q", q)
+        self.metrics.record("td_target", target)
 
     def td_target(
         self, batch: Batch, backup_entropy: bool | None = None, entropy_factor: float = 1.0
@@ -183,7 +178,7 @@ class ResidualSACUpdate:
         if backup_entropy is None:
             backup_entropy = params.backup_entropy
         next_base = batch["next_base_action"]
-        next_x = self.encode(networks.encoder, batch, successor=True)
+        next_x = networks.encode(networks.encoder, batch, successor=True)
         delta, log_prob = self.residual(next_x, next_base, params.otf_candidates)
         actions = self.compose(next_base, delta)
         members = losses.draw_members(
@@ -191,12 +186,12 @@ class ResidualSACUpdate:
         )
         target_critic = networks.target_critic
         if not networks.target_encoder.is_identity:
-            next_x = self.encode(networks.target_encoder, batch, successor=True)
+            next_x = networks.encode(networks.target_encoder, batch, successor=True)
         outputs = target_critic.otf_outputs(next_x, next_base, actions, members)
         alpha = entropy_factor * networks.log_alpha.exp()
         reward, discount = batch["reward"], batch["discount"]
         reduction = params.target_reduction
-        logits = target_critic.reduction_logits
+        logits: Tensor | None = target_critic.reduction_logits
         if logits is not None and members is not None:
             logits = logits[members]
         if target_critic.num_atoms == 1:
@@ -214,27 +209,30 @@ class ResidualSACUpdate:
     def update_discrete_critic(self, batch: Batch, x: Tensor) -> None:
         """Double DQN on the gripper choices; the observation's encoding is not trained by it."""
         networks = self.networks
+        critic, target_critic = networks.discrete_critic, networks.target_discrete_critic
+        assert critic is not None, "gripper=discrete has this critic"
+        assert target_critic is not None, "and its target"
         with torch.no_grad():
-            next_x = self.encode(self.critic_encoder, batch, successor=True)
+            next_x = networks.encode(self.critic_encoder, batch, successor=True)
             next_base = batch["next_base_action"]
             target = hybrid.discrete_td_target(
                 batch["reward"],
                 batch["discrete_penalty"],
                 batch["discount"],
-                networks.discrete_critic(next_x, next_base),
-                networks.target_discrete_critic(next_x, next_base),
+                critic(next_x, next_base),
+                target_critic(next_x, next_base),
             )
-        q = networks.discrete_critic(x, batch["base_action"])
+        q = critic(x, batch["base_action"])
         loss = hybrid.discrete_critic_loss(q, batch["discrete_action"].long(), target)
         self.descend("discrete_critic", loss, batch)
-        self.figures.record("discrete_q_mean", q.detach().mean())
+        self.metrics.record("discrete_q_mean", q.detach().mean())
 
     def update_actor(self, batch: Batch, x: Tensor) -> Tensor:
         """(16), (17): returns log pi(delta | x) [B], without gradient."""
         networks, params = self.networks, self.params
         base_action = batch["base_action"]
         own_encoder = networks.critic_encoder is not None
-        actor_x = self.encode(networks.encoder, batch) if own_encoder else x
+        actor_x = networks.encode(networks.encoder, batch) if own_encoder else x
         delta, log_prob = self.residual(actor_x, base_action, num_candidates=1)
         action = self.compose(base_action, delta)
         q = networks.critic.otf(x, base_action, action).squeeze(1)
@@ -250,9 +248,9 @@ class ResidualSACUpdate:
         )
         self.descend("actor", loss, batch)
         log_prob = log_prob[0].detach()
-        self.figures.record("q_policy", q.detach())
-        self.figures.record("log_prob", log_prob)
-        self.figures.record("delta", delta.detach())
+        self.metrics.record("q_policy", q.detach())
+        self.metrics.record("log_prob", log_prob)
+        self.metrics.record("delta", delta.detach())
         return log_prob
 
     def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
@@ -262,7 +260,7 @@ class ResidualSACUpdate:
         self.descend("temperature", loss, batch)
         with torch.no_grad():
             log_alpha.clamp_(min=self.params.log_alpha_min)
-            self.figures.record("alpha", log_alpha.exp())
+            self.metrics.record("alpha", log_alpha.exp())
 
     def update_target(self) -> None:
         """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
@@ -271,28 +269,13 @@ class ResidualSACUpdate:
 
     # --- pieces of it ----------------------------------------------------------------------------
 
-    def encode(self, encoder: Any, batch: Batch, successor: bool = False) -> Tensor:
-        """x, or x' of the `successor`: [B, Z]; a state-only encoder passes the vector through."""
-        vector = batch["next_observation" if successor else "observation"]
-        vector = self.networks.normalizer(vector)
-        if encoder.is_identity:
-            return vector
-        prefix = "next." if successor else ""
-        columns = self.networks.image_columns
-        images = {key: batch[prefix + column] for key, column in columns.items()}
-        task = batch.get("task_index")
-        return encoder(vector, images, None if task is None else task.long())
-
     def residual(
         self, x: Tensor, base_action: Tensor, num_candidates: int
     ) -> tuple[Tensor, Tensor]:
         """(2), (8): delta [K, B, A] and its log-probability [K, B]."""
-        mean, log_std = self.networks.actor(x, base_action)
-        noise = torch.randn(
-            (num_candidates, *mean.shape), generator=self.generator, device=self.device
-        )
-        squash = self.params.use_tanh_squash
-        return losses.sample_residual(mean, log_std, noise, self.networks.residual_dims, squash)
+        shape = (num_candidates, *base_action.shape)
+        noise = torch.randn(shape, generator=self.generator, device=self.device)
+        return self.networks.residual(x, base_action, noise)
 
     def _entropy_target(self) -> Tensor:
         """H_tgt for the beta in force; beta changes between runs, not within one."""
@@ -305,16 +288,8 @@ class ResidualSACUpdate:
 
     def compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
         """(4), (9): what would be executed; a discrete gripper's dimension is 0."""
-        networks = self.networks
-        action = losses.compose_action(
-            base_action + self.origin,
-            delta,
-            networks.residual_scale,
-            networks.residual_dims * self.unit,
-            self.action_low,
-            self.action_high,
-        )
-        return action * networks.gripper_mask if self.discrete else action
+        action = self.networks.compose(base_action, delta)
+        return action * self.networks.gripper_mask if self.discrete else action
 
     def descend(self, name: str, loss: Tensor, batch: Batch) -> None:
         """One optimiser step on the parameters of `name` alone, checked and clipped."""
@@ -330,8 +305,8 @@ class ResidualSACUpdate:
         if self.params.grad_clip_norm:
             nn.utils.clip_grads_with_norm_(parameters, self.params.grad_clip_norm, norm)
         self.optimizers[name].step()
-        self.figures.record(f"{name}_loss", loss.detach())
-        self.figures.record(f"{name}_grad_norm", norm)
+        self.metrics.record(f"{name}_loss", loss.detach())
+        self.metrics.record(f"{name}_grad_norm", norm)
 
     # --- state -----------------------------------------------------------------------------------
 

@@ -3,10 +3,12 @@
 from pld_ray.networks.encoders.backbones import Backbone, build_backbone
 from pld_ray.networks.encoders.convolutions import ResNet10, SmallCNN
 from pld_ray.networks.encoders.frozen_features import FrozenFeatures, feature_key
-from pld_ray.networks.encoders.image_spaces import check_image_spaces
+from pld_ray.networks.encoders.image_spaces import check_image_spaces, image_shapes
 from pld_ray.networks.encoders.observation_encoder import (
     EncoderInputs,
     ObservationEncoder,
+    frozen_features,
+    make_encoder,
 )
 from pld_ray.networks.encoders.pooling import ImageHead, SpatialLearnedEmbeddings
 from pld_ray.networks.encoders.task_embedding import embed_texts
@@ -24,4 +26,7 @@ __all__ = [
     "check_image_spaces",
     "embed_texts",
     "feature_key",
+    "frozen_features",
+    "image_shapes",
+    "make_encoder",
 ]

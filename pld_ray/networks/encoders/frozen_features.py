@@ -6,10 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pld_ray.columns import FEATURE_PREFIX, IMAGE_PREFIX
 from pld_ray.networks.encoders.backbones import Backbone
-
-IMAGES = "observation.images."
-FEATURES = "observation.features."
 
 
 def feature_key(image_key: str) -> str:
@@ -18,9 +16,11 @@ def feature_key(image_key: str) -> str:
     Raises:
         ValueError: not the name of a camera column.
     """
-    if not image_key.startswith(IMAGES):
-        raise ValueError(f"column {image_key!r} is no camera: their names start with {IMAGES!r}")
-    return FEATURES + image_key.removeprefix(IMAGES)
+    if not image_key.startswith(IMAGE_PREFIX):
+        raise ValueError(
+            f"column {image_key!r} is no camera: their names start with {IMAGE_PREFIX!r}"
+        )
+    return FEATURE_PREFIX + image_key.removeprefix(IMAGE_PREFIX)
 
 
 class FrozenFeatures:

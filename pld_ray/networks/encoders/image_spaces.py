@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import gymnasium as gym
+
+from pld_ray.columns import IMAGE_PREFIX
+from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.encoders.backbones import Backbone
 
 
@@ -38,3 +42,24 @@ def check_image_spaces(
             backbone.feature_shape(height, width)
         except ValueError as error:
             raise ValueError(f"camera {name!r}: {error}") from error
+
+
+def image_shapes(
+    observations: gym.spaces.Dict, params: ResidualSACParams
+) -> dict[str, tuple[int, int, int]]:
+    """Cameras that the networks read, and their (H, W, 3); empty without a vision encoder.
+
+    Raises:
+        ValueError: an encoder without a camera, cameras of different sizes, grey or float images.
+    """
+    if params.vision_encoder_name == "none":
+        return {}
+    spaces = {k: s for k, s in sorted(observations.spaces.items()) if k.startswith(IMAGE_PREFIX)}
+    if not spaces:
+        raise ValueError(
+            f"algorithm.vision_encoder_name={params.vision_encoder_name!r} but the environment has "
+            "no camera: name some, for example --env.cameras=[image,image2], or set it to none"
+        )
+    shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
+    check_image_spaces({key: (shape, str(spaces[key].dtype)) for key, shape in shapes.items()})
+    return {key: (shape[0], shape[1], shape[2]) for key, shape in shapes.items()}

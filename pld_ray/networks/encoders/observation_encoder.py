@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from pld_ray.networks.encoders.backbones import Backbone
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.networks.encoders.backbones import Backbone, build_backbone
+from pld_ray.networks.encoders.frozen_features import FrozenFeatures
 from pld_ray.networks.encoders.image_spaces import check_image_spaces
 from pld_ray.networks.encoders.pooling import ImageHead, vector_encoder
 from pld_ray.networks.encoders.task_embedding import (
@@ -20,9 +21,6 @@ from pld_ray.networks.encoders.task_embedding import (
     TextTaskEmbedding,
     embed_texts,
 )
-
-if TYPE_CHECKING:
-    from pld_ray.config.residual_sac import ResidualSACParams
 
 TASK_EMBEDDINGS = ("none", "learned", "text")
 
@@ -155,3 +153,29 @@ def make_task_embedding(tasks: tuple[str, ...], params: ResidualSACParams) -> nn
             "text model"
         )
     return TextTaskEmbedding(embed_texts(tasks, params.text_encoder_path), width)
+
+
+def frozen_features(inputs: EncoderInputs, params: ResidualSACParams) -> FrozenFeatures | None:
+    """The frozen vision encoder, or None where there is none or it is trained."""
+    if not inputs.images or not params.freeze_vision_encoder:
+        return None
+    return FrozenFeatures(make_backbone(params))
+
+
+def make_backbone(params: ResidualSACParams) -> Backbone:
+    """The vision encoder that the parameters name."""
+    return build_backbone(
+        params.vision_encoder_name,
+        params.vision_encoder_weights,
+        params.image_encoder_hidden_dim,
+        params.vision_encoder_seed,
+    )
+
+
+def make_encoder(
+    inputs: EncoderInputs, params: ResidualSACParams, frozen: FrozenFeatures | None
+) -> ObservationEncoder:
+    """One observation encoder; a trained vision encoder belongs to it, a frozen one does not."""
+    if not inputs.images:
+        return ObservationEncoder(inputs, params, None)
+    return ObservationEncoder(inputs, params, frozen.backbone if frozen else make_backbone(params))

@@ -201,7 +201,7 @@ def test_the_first_actor_weights_lie_within_init_final():
 
 
 def make_update_head(**options):
-    from pld_ray.networks import ResidualNetworks
+    from pld_ray.algorithm.residual.networks import ResidualNetworks
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -262,7 +262,7 @@ def test_the_gripper_s_target_is_double_dqn_at_the_successor():
         q = networks.discrete_critic(x, batch["base_action"])
         made = q[rows, batch["discrete_action"].long()]
     update.update_discrete_critic(batch, x)
-    loss = update.figures.means()["discrete_critic_loss"]
+    loss = update.metrics.means()["discrete_critic_loss"]
     assert loss == pytest.approx(((made - y) ** 2).mean().item(), rel=1e-5)
 
 

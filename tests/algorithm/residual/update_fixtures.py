@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from pld_ray.algorithm.optimizers import target_pairs
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.networks import ResidualNetworks
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
 
 OBS, ACT, BATCH = 5, 3, 16

@@ -6,12 +6,13 @@ import pytest
 import torch
 from update_fixtures import make_params
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.stored_columns import make_replay, replay_schema, with_features
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.augmentation import random_shift
+from pld_ray.networks.encoders import image_shapes
 from pld_ray.replay import ReplayFileError
-from pld_ray.rllib.module import ResidualModule, image_shapes
 
 SIZE, ACT = 48, 3
 CAMERAS = ("observation.images.image", "observation.images.image2")
@@ -37,16 +38,16 @@ def image_params(**changes):
     return make_params(**(defaults | changes))
 
 
-def make_module(params, inference_only=False):
-    from dataclasses import asdict
+def make_networks(params, inference_only=False):
+    networks = ResidualNetworks.of_spaces(*spaces(), params, tasks=["lift the can"])
+    if inference_only:
+        networks.keep_what_acts()
+    return networks
 
-    observation_space, action_space = spaces()
-    return ResidualModule(
-        observation_space=observation_space,
-        action_space=action_space,
-        inference_only=inference_only,
-        model_config={"params": asdict(params), "seed": 0, "tasks": ["lift the can"]},
-    )
+
+def make_rings(networks, params):
+    schema = replay_schema(networks, *spaces())
+    return make_replay(schema, params, torch.device("cpu"), seed=1)
 
 
 def episode(seed, length=6):
@@ -69,40 +70,40 @@ def episode(seed, length=6):
 
 
 def make_update(params, seed=0):
-    module = make_module(params)
-    replay = make_replay(module, params, torch.device("cpu"), seed=1)
+    networks = make_networks(params)
+    replay = make_rings(networks, params)
     for number in range(6):
         ring = replay.offline if number < 2 else replay.online
-        columns = with_features(episode(number), ring.schema, module.frozen_features)
+        columns = with_features(episode(number), ring.schema, networks.frozen_features)
         ring.add_episodes(columns, [6], params.gamma)
-    module.normalizer.fit(replay.observations())
-    return ResidualSACUpdate(module, make_optimizers(module, params), replay, params, seed)
+    networks.normalizer.fit(replay.observations())
+    return ResidualSACUpdate(networks, make_optimizers(networks, params), replay, params, seed)
 
 
-def changed(before, module):
-    after = module.state_dict()
+def changed(before, networks):
+    after = networks.state_dict()
     return {k.split(".")[0] for k in before if not torch.equal(before[k], after[k])}
 
 
 def test_a_frozen_encoder_sees_each_frame_once_and_its_features_are_stored(monkeypatch):
     params = image_params()
     update = make_update(params)
-    module, ring = update.networks, update.replay.online
+    networks, ring = update.networks, update.replay.online
     assert not any("images" in key for key in ring.schema.columns)
     stored = ring.column("observation.features.image2", ring.start_rows())
     frames = np.concatenate([episode(n)[CAMERAS[1]][:-1] for n in range(2, 6)])
-    assert torch.equal(stored, module.frozen_features.compute(frames))
-    monkeypatch.setattr(module.frozen_features, "compute", None)  # the learner never runs it
-    before = {k: v.clone() for k, v in module.state_dict().items()}
+    assert torch.equal(stored, networks.frozen_features.compute(frames))
+    monkeypatch.setattr(networks.frozen_features, "compute", None)  # the learner never runs it
+    before = {k: v.clone() for k, v in networks.state_dict().items()}
     update.run(3)
-    assert {"encoder", "target_encoder", "critic", "actor"} <= changed(before, module)
-    assert not any("backbone" in key for key in module.state_dict())
+    assert {"encoder", "target_encoder", "critic", "actor"} <= changed(before, networks)
+    assert not any("backbone" in key for key in networks.state_dict())
 
 
 def test_a_trained_encoder_learns_from_shifted_uint8_images():
     params = image_params(freeze_vision_encoder=False)
     update = make_update(params)
-    module = update.networks
+    networks = update.networks
     stored = update.replay.online.column(CAMERAS[0], update.replay.online.start_rows())
     assert stored.dtype == torch.uint8
     generator = torch.Generator()
@@ -114,85 +115,87 @@ def test_a_trained_encoder_learns_from_shifted_uint8_images():
     expected = random_shift(plain[CAMERAS[0]], 2, generator)
     assert torch.equal(batch[CAMERAS[0]], expected)
     assert not torch.equal(batch[CAMERAS[0]], plain[CAMERAS[0]])
-    weight = module.encoder.backbone.layers[0].weight.clone()
+    weight = networks.encoder.backbone.layers[0].weight.clone()
     update.run(2)
-    assert not torch.equal(weight, module.encoder.backbone.layers[0].weight)
+    assert not torch.equal(weight, networks.encoder.backbone.layers[0].weight)
 
 
 def test_a_shared_encoder_learns_from_the_critic_alone():
     update = make_update(image_params())
-    module = update.networks
+    networks = update.networks
     batch = update.sample_from(update.replay)
-    x = update.encode(module.encoder, batch).detach()
-    before = {k: v.clone() for k, v in module.encoder.state_dict().items()}
+    x = update.networks.encode(networks.encoder, batch).detach()
+    before = {k: v.clone() for k, v in networks.encoder.state_dict().items()}
     update.update_actor(batch, x)
-    assert all(torch.equal(v, before[k]) for k, v in module.encoder.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in networks.encoder.state_dict().items())
 
 
 def test_separate_encoders_learn_each_from_its_own_loss():
     update = make_update(image_params(shared_encoder=False))
-    module = update.networks
-    torch.nn.init.normal_(module.actor.head.weight, std=0.1)  # a zero head passes no gradient
-    before = {k: v.clone() for k, v in module.state_dict().items()}
+    networks = update.networks
+    torch.nn.init.normal_(networks.actor.head.weight, std=0.1)  # a zero head passes no gradient
+    before = {k: v.clone() for k, v in networks.state_dict().items()}
     batch = update.sample_from(update.replay)
-    x = update.encode(module.critic_encoder, batch)
+    x = update.networks.encode(networks.critic_encoder, batch)
     update.update_critic(batch, x)
-    assert "critic_encoder" in changed(before, module)
-    assert "encoder" not in changed(before, module)
+    assert "critic_encoder" in changed(before, networks)
+    assert "encoder" not in changed(before, networks)
     update.update_actor(batch, x.detach())
-    assert "encoder" in changed(before, module)
+    assert "encoder" in changed(before, networks)
 
 
 def test_the_target_has_an_encoder_of_its_own():
     """Sharing the online encoder with the target critic is a known mistake of other stacks."""
     update = make_update(image_params(tau=0.25))
-    module = update.networks
-    old = [p.clone() for p in module.target_encoder.parameters()]
+    networks = update.networks
+    old = [p.clone() for p in networks.target_encoder.parameters()]
     update.run(1)
-    online = list(module.encoder.parameters())
-    for target, before, now in zip(module.target_encoder.parameters(), old, online, strict=True):
+    online = list(networks.encoder.parameters())
+    for target, before, now in zip(networks.target_encoder.parameters(), old, online, strict=True):
         torch.testing.assert_close(target, 0.75 * before + 0.25 * now)
 
 
 def test_acting_sees_what_the_learner_sees():
     params = image_params()
     update = make_update(params)
-    module = update.networks
-    torch.nn.init.normal_(module.actor.head.weight, std=0.5)
+    networks = update.networks
+    torch.nn.init.normal_(networks.actor.head.weight, std=0.5)
     ring = update.replay.online
     batch = ring.gather(ring.start_rows()[:5], 1, 0.9).unpack(ring.schema)
     with torch.no_grad():
-        x = update.encode(module.encoder, batch)
+        x = update.networks.encode(networks.encoder, batch)
         raw = episode(2)
         observation = {
             key: torch.from_numpy(raw[key][:5])
             for key in ("observation.state", "base_action", *CAMERAS)
         }
-        torch.testing.assert_close(module.encode(observation), x)
-        assert module.act(observation).shape == (5, ACT)
+        torch.testing.assert_close(
+            networks.encode(networks.encoder, networks.as_batch(observation)), x
+        )
+        assert networks.act(observation)[0].shape == (5, ACT)
 
 
 def test_what_travels_to_the_runners_holds_no_critic_and_no_frozen_encoder():
-    module = make_module(image_params())
-    sent = module.get_state(inference_only=True)
+    networks = make_networks(image_params())
+    sent = networks.acting_state()
     names = {key.split(".")[0] for key in sent}
     assert "encoder" in names
     assert not names & {"critic", "target_critic", "target_encoder", "log_alpha"}
-    runner = make_module(image_params(), inference_only=True)
-    runner.set_state(sent)
-    assert runner.frozen_features.fingerprint == module.frozen_features.fingerprint
+    runner = make_networks(image_params(), inference_only=True)
+    runner.load_state_dict(sent)
+    assert runner.frozen_features.fingerprint == networks.frozen_features.fingerprint
 
 
 def test_features_of_another_encoder_are_refused(tmp_path):
     make_update(image_params()).replay.online.save(tmp_path)
     params = image_params(vision_encoder_seed=1)
-    other = make_replay(make_module(params), params, torch.device("cpu"), seed=1)
+    other = make_rings(make_networks(params), params)
     with pytest.raises(ReplayFileError, match="encoder"):
         other.online.load(tmp_path)
 
 
 def test_images_that_no_network_reads_are_not_stored():
-    schema = replay_schema(make_module(image_params(vision_encoder_name="none")))
+    schema = replay_schema(make_networks(image_params(vision_encoder_name="none")), *spaces())
     assert not any("images" in key or "features" in key for key in schema.columns)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 KEPT_UPDATES = 128  # tensors held before they are reduced
 
 
-class UpdateFigures:
+class UpdateMetrics:
     """Keeps what the updates hand over and reduces it many updates at a time.
 
     Args:
@@ -20,7 +20,7 @@ class UpdateFigures:
 
     def __init__(self, q_bounds: tuple[float, float], active_share: float) -> None:
         low, high = q_bounds
-        # recorded tensor -> figures, each from [updates, elements] to [updates]
+        # recorded tensor -> metrics, each from [updates, elements] to [updates]
         self._derived: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
             "q": {
                 "q_mean": lambda q: q.mean(1),
@@ -47,7 +47,7 @@ class UpdateFigures:
             self._reduce(name)
 
     def means(self) -> dict[str, float]:
-        """Mean of each figure over the updates recorded since `clear`; waits for the device."""
+        """Mean of each metric over the updates recorded since `clear`; waits for the device."""
         for name in list(self._kept):
             self._reduce(name)
         if not self._sums:
@@ -62,8 +62,8 @@ class UpdateFigures:
         values = (
             torch.stack(kept).float().flatten(1) if kept[0].ndim else torch.stack(kept)[:, None]
         )
-        figures = self._derived.get(name, {name: lambda v: v.mean(1)})
-        for figure, per_update in figures.items():
+        metrics = self._derived.get(name, {name: lambda v: v.mean(1)})
+        for metric, per_update in metrics.items():
             total = per_update(values).sum()
-            self._sums[figure] = self._sums[figure] + total if figure in self._sums else total
-            self._counts[figure] = self._counts.get(figure, 0) + len(kept)
+            self._sums[metric] = self._sums[metric] + total if metric in self._sums else total
+            self._counts[metric] = self._counts.get(metric, 0) + len(kept)

@@ -1,20 +1,18 @@
-"""The env runner's action in NumPy against the module's in PyTorch."""
-
-import dataclasses
+"""What acts in NumPy against the networks in PyTorch."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
+from pld_ray.algorithm.residual.acting import NumpyActor
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.networks.numpy_actor import NumpyActor
-from pld_ray.rllib.module import ResidualModule
 
 KEYS = ("observation.state", "observation.environment_state")
 
 
-def make_module(seed=0, **params):
+def make_networks(seed=0, **params):
     spaces = {
         KEYS[0]: gym.spaces.Box(-np.inf, np.inf, (4,), np.float32),
         KEYS[1]: gym.spaces.Box(-np.inf, np.inf, (6,), np.float32),
@@ -23,17 +21,14 @@ def make_module(seed=0, **params):
     params = ResidualSACParams(
         **{"residual_dims": [], "hidden_dims": [16, 24], "residual_scale": 0.7, **params}
     )
-    module = ResidualModule(
-        observation_space=gym.spaces.Dict(spaces),
-        action_space=gym.spaces.Box(np.float32([-1, -0.5, -1]), np.float32([1, 1, 0.5])),
-        inference_only=True,
-        model_config={"params": dataclasses.asdict(params), "seed": seed},
-    )
+    actions = gym.spaces.Box(np.float32([-1, -0.5, -1]), np.float32([1, 1, 0.5]))
+    networks = ResidualNetworks.of_spaces(gym.spaces.Dict(spaces), actions, params, seed)
+    networks.keep_what_acts()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in module.actor.parameters():
+        for parameter in networks.actor.parameters():
             parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator))
-    return module
+    return networks
 
 
 def make_rows(n, seed=0):
@@ -49,10 +44,10 @@ def by_numpy(actor, rows, noise):
     return actor.act(np.concatenate([rows[k] for k in KEYS], -1), rows["base_action"], noise)
 
 
-def by_torch(module, rows, noise):
+def by_torch(networks, rows, noise):
     tensors = {key: torch.from_numpy(value) for key, value in rows.items()}
     with torch.inference_mode():
-        return module.act(tensors, None if noise is None else torch.from_numpy(noise)).numpy()
+        return networks.act(tensors, None if noise is None else torch.from_numpy(noise))[0].numpy()
 
 
 @pytest.mark.parametrize(
@@ -67,38 +62,38 @@ def by_torch(module, rows, noise):
     ids=str,
 )
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_it_acts_like_the_module(params, deterministic):
-    module = make_module(**params)
-    module.normalizer.fit(torch.randn(50, 10) * 3 + 1)
+def test_it_acts_like_the_networks(params, deterministic):
+    networks = make_networks(**params)
+    networks.normalizer.fit(torch.randn(50, 10) * 3 + 1)
     rows, noise = make_rows(64)
     noise = None if deterministic else noise
-    action = by_numpy(NumpyActor(module), rows, noise)
+    action = by_numpy(NumpyActor(networks), rows, noise)
     assert action.dtype == np.float32
     assert np.abs(action - rows["base_action"]).max() > 0.3
-    np.testing.assert_allclose(action, by_torch(module, rows, noise), atol=2e-6)
+    np.testing.assert_allclose(action, by_torch(networks, rows, noise), atol=2e-6)
 
 
-def test_weights_that_the_module_takes_are_in_force_at_once():
-    module, other = make_module(seed=0), make_module(seed=1)
-    actor = NumpyActor(module)
+def test_weights_that_the_networks_takes_are_in_force_at_once():
+    networks, other = make_networks(seed=0), make_networks(seed=1)
+    actor = NumpyActor(networks)
     rows, noise = make_rows(8)
     before = by_numpy(actor, rows, noise)
     other.normalizer.fit(torch.randn(50, 10) * 2)
     other.residual_scale.fill_(0.3)
-    module.set_state(other.get_state())
+    networks.load_state_dict(other.state_dict())
     after = by_numpy(actor, rows, noise)
     assert np.abs(after - before).max() > 0.1
     np.testing.assert_allclose(after, by_torch(other, rows, noise), atol=2e-6)
 
 
 def test_without_residual_the_base_action_is_executed_bit_for_bit():
-    module = make_module()
-    module.residual_scale.fill_(0.0)
+    networks = make_networks()
+    networks.residual_scale.fill_(0.0)
     rows, noise = make_rows(8)
     rows["base_action"] *= 0.4  # inside the bounds
-    np.testing.assert_array_equal(by_numpy(NumpyActor(module), rows, noise), rows["base_action"])
+    np.testing.assert_array_equal(by_numpy(NumpyActor(networks), rows, noise), rows["base_action"])
 
 
-def test_discrete_grippers_are_left_to_the_module():
-    assert NumpyActor.stands_for(make_module())
-    assert not NumpyActor.stands_for(make_module(gripper="discrete", gripper_dims=[2]))
+def test_discrete_grippers_are_left_to_the_networks():
+    assert NumpyActor.stands_for(make_networks())
+    assert not NumpyActor.stands_for(make_networks(gripper="discrete", gripper_dims=[2]))

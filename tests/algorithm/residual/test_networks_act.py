@@ -1,24 +1,22 @@
 """Acting sees, chooses and composes what the learner trains: encoders, task, bounds."""
 
-from dataclasses import asdict
-
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from update_fixtures import make_params
 
-from pld_ray.algorithm.residual.stored_columns import make_replay
+from pld_ray.algorithm.residual.acting import Actor
+from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.algorithm.residual.stored_columns import make_replay, replay_schema
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.networks.grippers import hold_all
-from pld_ray.rllib.module import ResidualModule
-from pld_ray.rollout.acting import Actor
 
 STATE, LENGTH = 5, 40
 LOW, HIGH = np.float32([-2, 0, 1]), np.float32([4, 0.5, 3])
 
 
-def make_module(params, inference_only=False, low=-1.0, high=1.0, tasks=2):
+def make_networks(params, inference_only=False, low=-1.0, high=1.0, tasks=2):
     box = gym.spaces.Box
     action = box(np.broadcast_to(np.float32(low), 3), np.broadcast_to(np.float32(high), 3))
     spaces = {
@@ -26,19 +24,19 @@ def make_module(params, inference_only=False, low=-1.0, high=1.0, tasks=2):
         "task_index": box(0, tasks - 1, (), np.float32),
         "base_action": action,
     }
-    return ResidualModule(
-        observation_space=gym.spaces.Dict(spaces),
-        action_space=action,
-        inference_only=inference_only,
-        model_config={"params": asdict(params), "seed": 0, "tasks": ["lift", "pour"][:tasks]},
-    )
+    spaces = gym.spaces.Dict(spaces)
+    names = ["lift", "pour"][:tasks]
+    networks = ResidualNetworks.of_spaces(spaces, action, params, tasks=names)
+    if inference_only:
+        networks.keep_what_acts()
+    return networks, replay_schema(networks, spaces, action)
 
 
 def make_learner(params, **kwargs):
     """A learner whose replay holds one episode, and that episode's observations."""
-    module = make_module(params, **kwargs)
+    networks, schema = make_networks(params, **kwargs)
     rng, rows = np.random.default_rng(0), LENGTH + 1
-    low, high = module.action_space.low, module.action_space.high
+    low, high = networks.action_low.numpy(), networks.action_high.numpy()
     columns = {
         "observation.state": rng.normal(size=(rows, STATE)),
         "task_index": rng.integers(2, size=rows),
@@ -51,10 +49,10 @@ def make_learner(params, **kwargs):
     }
     columns = {name: np.float32(value) for name, value in columns.items()}
     columns |= {name: np.zeros(rows, bool) for name in ("terminated", "truncated", "intervened")}
-    replay = make_replay(module, params, torch.device("cpu"), seed=1)
+    replay = make_replay(schema, params, torch.device("cpu"), seed=1)
     replay.online.add_episodes(columns, [LENGTH], params.gamma)
-    module.normalizer.fit(replay.observations())
-    update = ResidualSACUpdate(module, make_optimizers(module, params), replay, params)
+    networks.normalizer.fit(replay.observations())
+    update = ResidualSACUpdate(networks, make_optimizers(networks, params), replay, params)
     keys = ("observation.state", "task_index", "base_action")
     return update, {key: columns[key][:LENGTH] for key in keys}
 
@@ -69,10 +67,10 @@ def stored_batch(update):
     return ring.gather(ring.start_rows(), 1, 0.9).unpack(ring.schema)
 
 
-def as_runner(module, params, **kwargs):
-    """The module of an env runner, with the weights that travel to it."""
-    runner = make_module(params, inference_only=True, **kwargs)
-    runner.set_state(module.get_state(inference_only=True))
+def as_runner(networks, params, **kwargs):
+    """The networks of an env runner, with the weights that travel to it."""
+    runner, _ = make_networks(params, inference_only=True, **kwargs)
+    runner.load_state_dict(networks.acting_state())
     return Actor(runner)
 
 
@@ -85,16 +83,16 @@ def test_the_gripper_s_critic_sees_when_acting_what_it_sees_in_training(shared_e
         state_encoder_hidden_dim=12,
     )
     update, observation = make_learner(params)
-    module = update.networks
-    randomise(module.discrete_critic.head)
+    networks = update.networks
+    randomise(networks.discrete_critic.head)
     batch = stored_batch(update)
     with torch.no_grad():
-        x = update.encode(update.critic_encoder, batch)
-        q = module.discrete_critic(x, batch["base_action"])
-        module.discrete_critic.head.bias.sub_(q.mean(0))
+        x = update.networks.encode(update.critic_encoder, batch)
+        q = networks.discrete_critic(x, batch["base_action"])
+        networks.discrete_critic.head.bias.sub_(q.mean(0))
         greedy = (q - q.mean(0)).argmax(-1)
     assert len(greedy.unique()) > 1
-    _, choice = as_runner(module, params).act(observation)
+    _, choice = as_runner(networks, params).act(observation)
     np.testing.assert_array_equal(choice, greedy.numpy())
 
 
@@ -103,7 +101,7 @@ def test_what_travels_holds_the_critics_encoder_only_where_a_gripper_needs_it():
         params = make_params(
             gripper=gripper, gripper_dims=[2], shared_encoder=False, state_encoder_hidden_dim=12
         )
-        names = {key.split(".")[0] for key in make_module(params).get_state(inference_only=True)}
+        names = {key.split(".")[0] for key in make_networks(params)[0].acting_state()}
         assert ("critic_encoder" in names) is travels
         assert not names & {"critic", "target_critic", "target_encoder", "log_alpha"}
 
@@ -111,13 +109,15 @@ def test_what_travels_holds_the_critics_encoder_only_where_a_gripper_needs_it():
 def test_the_task_is_told_when_acting_as_in_training():
     params = make_params(task_embedding="learned", task_embedding_dim=4)
     update, observation = make_learner(params)
-    module = update.networks
-    randomise(module.actor.head)
+    networks = update.networks
+    randomise(networks.actor.head)
     batch = stored_batch(update)
     with torch.no_grad():
-        mean, _ = module.actor(update.encode(module.encoder, batch), batch["base_action"])
+        mean, _ = networks.actor(
+            update.networks.encode(networks.encoder, batch), batch["base_action"]
+        )
         expected = update.compose(batch["base_action"], torch.tanh(mean))
-    actor = as_runner(module, params)
+    actor = as_runner(networks, params)
     np.testing.assert_allclose(actor.act(observation)[0], expected.numpy(), atol=1e-6)
     other = {**observation, "task_index": 1 - observation["task_index"]}
     assert np.abs(actor.act(other)[0] - expected.numpy()).max() > 1e-3
@@ -135,8 +135,8 @@ def test_without_a_base_every_action_of_the_space_can_be_reached(gripper):
         gripper_dims=[2],
     )
     update, observation = make_learner(params, low=LOW, high=HIGH)
-    module, middle = update.networks, (LOW + HIGH) / 2
-    actor = as_runner(module, params, low=LOW, high=HIGH)
+    networks, middle = update.networks, (LOW + HIGH) / 2
+    actor = as_runner(networks, params, low=LOW, high=HIGH)
     assert set(np.unique(actor.act(observation)[0], axis=0).ravel()) == set(middle)
     ends = {}
     for sign in (-1.0, 1.0):
@@ -144,8 +144,8 @@ def test_without_a_base_every_action_of_the_space_can_be_reached(gripper):
         zeros = torch.zeros(LENGTH, 3)
         ends[sign] = update.compose(zeros, delta)[0].unique(dim=0).squeeze(0).numpy()
         with torch.no_grad():
-            module.actor.head.bias[:3] = 20 * sign  # tanh: 1 to the last bit
-        acted = as_runner(module, params, low=LOW, high=HIGH).act(observation)[0]
+            networks.actor.head.bias[:3] = 20 * sign  # tanh: 1 to the last bit
+        acted = as_runner(networks, params, low=LOW, high=HIGH).act(observation)[0]
         np.testing.assert_allclose(acted[:, :2], np.tile(ends[sign][:2], (LENGTH, 1)))
     reached = slice(2) if gripper == "discrete" else slice(3)
     np.testing.assert_allclose(ends[-1.0][reached], LOW[reached])
@@ -175,5 +175,5 @@ def test_with_a_base_the_residual_counts_in_action_units():
 def test_a_space_without_bounds_cannot_be_spanned(setting):
     params = make_params(gripper_dims=[2], **setting)
     with pytest.raises(ValueError, match=rf"{next(iter(setting))}=.*no bounds in dimensions \[2\]"):
-        make_module(params, high=[1, 1, np.inf])
-    make_module(make_params(), high=[1, 1, np.inf])
+        make_networks(params, high=[1, 1, np.inf])
+    make_networks(make_params(), high=[1, 1, np.inf])

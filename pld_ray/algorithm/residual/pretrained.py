@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.errors import UserError
 from pld_ray.files.manifest import check_manifest
 from pld_ray.files.state_tree import load_tree
 
+LEARNER_FILE = "learner"
+"""Networks and optimisers of a checkpoint: `learner.json` and `learner.safetensors`."""
 TAKEN = (
     "critic.",
     "target_critic.",
@@ -44,21 +46,30 @@ def check_pretrained(checkpoint: str | os.PathLike[str]) -> pathlib.Path:
     return path
 
 
-def load_critic(module: Any, checkpoint: str | os.PathLike[str]) -> None:
+def read_networks(checkpoint: pathlib.Path) -> dict[str, Any]:
+    """The state of a checkpoint's networks, name -> array, once its files have been checked.
+
+    Raises:
+        CheckpointError, StateFileError: a file is missing or damaged.
+    """
+    check_manifest(checkpoint, only=[f"{LEARNER_FILE}.json", f"{LEARNER_FILE}.safetensors"])
+    state = load_tree(checkpoint / LEARNER_FILE)
+    return state["rl_module"]["default_policy"]  # RLlib's names of the one module
+
+
+def load_critic(networks: ResidualNetworks, checkpoint: str | os.PathLike[str]) -> None:
     """Take critic, targets, encoder and observation statistics over from a checkpoint.
 
     Args:
-        module: the networks to fill.
+        networks: to be filled.
         checkpoint: a folder that `pld-ray pretrain` or `pld-ray train` wrote under checkpoints/.
 
     Raises:
         PretrainedCriticError: the folder is no checkpoint, or its critic has another shape.
         CheckpointError: it is damaged.
     """
-    path = check_pretrained(checkpoint)
-    check_manifest(path, only=("learner.json", "learner.safetensors"))
-    saved = load_tree(path / "learner")[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-    own = {k: v for k, v in module.state_dict().items() if k.startswith(TAKEN)}
+    saved = read_networks(check_pretrained(checkpoint))
+    own = {k: v for k, v in networks.state_dict().items() if k.startswith(TAKEN)}
     for name, tensor in own.items():
         found = np.shape(saved[name]) if name in saved else None
         if found != tuple(tensor.shape):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from update_fixtures import BATCH, make_params, make_update
 
-from pld_ray.rllib.shards import Shard
+from pld_ray.algorithm.shards import Shard
 
 PROGRAM = """
 import sys
@@ -20,7 +20,7 @@ dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
 sys.path.insert(0, sys.argv[3])
 from update_fixtures import BATCH
 from test_shards import make_half
-from pld_ray.rllib.shards import Shard
+from pld_ray.algorithm.shards import Shard
 shard = Shard.of_this_process()
 batch = load_file(f"{folder}/batch.safetensors")
 half = BATCH // 2
@@ -48,9 +48,9 @@ def test_the_average_of_two_halves_is_the_whole(tmp_path):
     whole = make_half()
     batch = whole.replay.sample(BATCH, 1, 0.9)
     save_file({k: v.contiguous() for k, v in batch.items()}, tmp_path / "batch.safetensors")
-    here = str(pathlib.Path(__file__).parent)
+    here = pathlib.Path(__file__).parent
     processes = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), str(rank), here])
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), str(rank), str(here)])
         for rank in range(2)
     ]
     assert [p.wait(timeout=120) for p in processes] == [0, 0]

@@ -1,0 +1,318 @@
+"""All networks of one residual SAC agent."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pld_ray.algorithm.residual import losses
+from pld_ray.columns import BASE_ACTION, TASK_INDEX, VECTOR_KEYS
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.config.residual_sac_checks import check_action_bounds
+from pld_ray.networks.critic_ensemble import CriticEnsemble
+from pld_ray.networks.discrete_critic import DiscreteCritic
+from pld_ray.networks.encoders import (
+    EncoderInputs,
+    ObservationEncoder,
+    feature_key,
+    frozen_features,
+    image_shapes,
+    make_encoder,
+)
+from pld_ray.networks.gaussian_actor import GaussianActor
+from pld_ray.networks.grippers import compose_gripper, hold_all, num_joint_choices
+from pld_ray.networks.normalizer import ObservationNormalizer
+
+Batch = Mapping[str, Tensor]
+
+TRAINED_ONLY = (
+    "critic",
+    "target_critic",
+    "critic_encoder",
+    "target_encoder",
+    "target_discrete_critic",
+    "log_alpha",
+)
+"""Parts that no action needs."""
+
+
+class ResidualNetworks(nn.Module):
+    """Encoder, residual actor, critics, their targets, temperature, observation statistics, beta.
+
+    The learner, the env runners and an exported policy encode, act and compose with these methods.
+    `encoder` is the actor's; with `shared_encoder` the critics use it too and they alone train it,
+    otherwise they have a `critic_encoder`. A frozen vision encoder is no submodule: it is built
+    alike everywhere (`frozen_features`) and never travels with the weights.
+
+    Args:
+        observation_dim: D, of the concatenated observation vector.
+        action_dim: A.
+        params: `ResidualSACParams`.
+        images: camera columns and their (H, W, 3); used unless `vision_encoder_name` is `none`.
+        tasks: instructions, for a task embedding.
+        low, high: bounds of the action space, scalars or [A].
+        observation_keys: columns of an observation that make the vector, in order.
+
+    Raises:
+        ValueError: `residual_dims` or `gripper_dims` does not fit A; an encoder that cannot be
+            built.
+    """
+
+    residual_scale: Tensor
+    residual_dims: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    gripper_mask: Tensor
+    """0 in the dimensions of discrete grippers, else 1, [A]; only with them."""
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        params: ResidualSACParams,
+        images: Mapping[str, tuple[int, int, int]] | None = None,
+        tasks: tuple[str, ...] = (),
+        low: float | np.ndarray = -1.0,
+        high: float | np.ndarray = 1.0,
+        observation_keys: Sequence[str] = VECTOR_KEYS[:1],
+    ) -> None:
+        super().__init__()
+        self.params, self.observation_keys = params, list(observation_keys)
+        self.normalizer = ObservationNormalizer(observation_dim)
+        sees = params.vision_encoder_name != "none"
+        inputs = EncoderInputs(observation_dim, dict(images or {}) if sees else {}, tasks)
+        self.frozen_features = frozen_features(inputs, params)
+        self.image_columns = {
+            key: feature_key(key) if self.frozen_features else key for key in inputs.images
+        }
+        """Camera -> the column it is read from: the images, or their frozen features."""
+        self.encoder = make_encoder(inputs, params, self.frozen_features)
+        self.critic_encoder = (
+            None if params.shared_encoder else make_encoder(inputs, params, self.frozen_features)
+        )
+        self.target_encoder = copy.deepcopy(self.critic_encoder or self.encoder)
+        self.target_encoder.requires_grad_(False)
+        width = self.encoder.output_dim
+        self.actor = GaussianActor(
+            width,
+            action_dim,
+            params.hidden_dims,
+            params.log_std_init,
+            params.log_std_min,
+            params.log_std_max,
+            params.init_final,
+        )
+        self.critic = CriticEnsemble(
+            width,
+            action_dim,
+            params.num_critics,
+            params.critic_hidden_dims or params.hidden_dims,
+            params.critic_layer_norm,
+            params.critic_observes_base_action and params.compose_base,
+            params.critic_dropout,
+            params.critic_atoms,
+            (params.value_range[0], params.value_range[1]),
+            "weighted" in (params.target_reduction, params.actor_reduction),
+        )
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.log_alpha = nn.Parameter(torch.tensor([math.log(params.temperature_init)]))
+        dims = residual_dims(params.residual_dims, action_dim)
+        self.discrete_critic: DiscreteCritic | None = None
+        self.target_discrete_critic: DiscreteCritic | None = None
+        if params.gripper == "discrete":
+            dims = without_grippers(dims, params.gripper_dims)
+            self.register_buffer(
+                "gripper_mask", without_grippers(torch.ones(action_dim), params.gripper_dims)
+            )
+            grippers = len(params.gripper_dims)
+            self.discrete_critic = DiscreteCritic(
+                width,
+                action_dim,
+                num_choices=num_joint_choices(grippers),
+                hidden_dims=params.hidden_dims,
+                preferred=hold_all(grippers),
+            )
+            self.target_discrete_critic = copy.deepcopy(self.discrete_critic).requires_grad_(False)
+        self.register_buffer("residual_scale", torch.tensor(float(params.residual_scale)))
+        self.register_buffer("residual_dims", dims)
+        for name, bound in (("action_low", low), ("action_high", high)):
+            values = np.broadcast_to(np.float32(bound), action_dim)
+            self.register_buffer(name, torch.tensor(values.copy()))
+
+    @classmethod
+    def of_spaces(
+        cls,
+        observations: gym.spaces.Dict,
+        actions: gym.spaces.Box,
+        params: ResidualSACParams,
+        seed: int = 0,
+        tasks: Sequence[str] = (),
+    ) -> ResidualNetworks:
+        """The networks of an environment's spaces, `base_action` among its observations.
+
+        Args:
+            observations: vector columns, cameras [H, W, 3] uint8, `base_action` [A].
+            actions: [A].
+            params: see `ResidualSACParams`.
+            seed: of the initial weights; the global generator is left as it was.
+            tasks: instructions, for a task embedding.
+
+        Raises:
+            ValueError: spaces that the parameters cannot work with; the message names which.
+        """
+        check_action_bounds(params, actions.low.tolist(), actions.high.tolist())
+        keys = vector_keys(observations)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return cls(
+                sum(int(np.prod(observations.spaces[key].shape or ())) for key in keys),
+                actions.shape[0],
+                params,
+                image_shapes(observations, params),
+                tuple(tasks),
+                actions.low,
+                actions.high,
+                keys,
+            )
+
+    # --- acting and training alike ---------------------------------------------------------------
+
+    def encode(self, encoder: ObservationEncoder, batch: Batch, successor: bool = False) -> Tensor:
+        """x, or x' of the `successor`: [B, Z]; a state-only encoder passes the vector through.
+
+        Args:
+            encoder: the actor's, the critics' or the target's.
+            batch: as the replay samples it, or `as_batch` of an observation.
+        """
+        vector = self.normalizer(batch["next_observation" if successor else "observation"])
+        if encoder.is_identity:
+            return vector
+        prefix = "next." if successor else ""
+        images = {key: batch[prefix + column] for key, column in self.image_columns.items()}
+        task = batch.get(TASK_INDEX)
+        return encoder(vector, images, None if task is None else task.long())
+
+    def residual(self, x: Tensor, base_action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(2), (8): delta, shaped as `noise` [B, A] or [K, B, A], and its log-probability."""
+        mean, log_std = self.actor(x, base_action)
+        squash = self.params.use_tanh_squash
+        return losses.sample_residual(mean, log_std, noise, self.residual_dims, squash)
+
+    def compose(self, base_action: Tensor, delta: Tensor) -> Tensor:
+        """(4), (9): clip(a_base + beta * dims * delta), [B, A] or [K, B, A]."""
+        origin, unit = losses.action_frame(
+            self.params.compose_base, self.action_low, self.action_high
+        )
+        return losses.compose_action(
+            base_action + origin,
+            delta,
+            self.residual_scale,
+            self.residual_dims * unit,
+            self.action_low,
+            self.action_high,
+        )
+
+    def as_batch(self, observation: Batch) -> dict[str, Tensor]:
+        """An observation as the replay would give it: one vector, features in place of images."""
+        vector = torch.cat([observation[key].float() for key in self.observation_keys], dim=-1)
+        batch = {"observation": vector}
+        for key, column in self.image_columns.items():
+            image, frozen = observation[key], self.frozen_features
+            batch[column] = image if frozen is None else frozen.compute(image)
+        if TASK_INDEX in observation:
+            batch[TASK_INDEX] = observation[TASK_INDEX]
+        return batch
+
+    def act(
+        self, observation: Batch, noise: Tensor | None = None, choice: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The composed action [B, A] (formulas 1-4), and the joint choice of discrete grippers.
+
+        Args:
+            observation: vector columns, cameras if they are read, and `base_action`.
+            noise: [B, A] of unit variance, white or correlated; None is the deterministic action.
+            choice: [B] int64; an entry >= 0 is taken instead of the best one (exploration).
+
+        Returns:
+            action, and [B] int64, or None without discrete grippers.
+        """
+        base_action = observation[BASE_ACTION]
+        if not self.params.compose_base:
+            base_action = torch.zeros_like(base_action)
+        batch = self.as_batch(observation)
+        x = self.encode(self.encoder, batch)
+        noise = torch.zeros_like(base_action) if noise is None else noise
+        action = self.compose(base_action, self.residual(x, base_action, noise)[0])
+        if self.discrete_critic is None:
+            return action, None
+        critic_x = x if self.critic_encoder is None else self.encode(self.critic_encoder, batch)
+        best = self.discrete_critic(critic_x, base_action).argmax(-1)
+        joint = best if choice is None else torch.where(choice >= 0, choice, best)
+        dims = self.params.gripper_dims
+        return compose_gripper(action, joint, dims, self.action_low, self.action_high), joint
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    def keep_what_acts(self) -> None:
+        """Drop all that no action needs."""
+        for name in trained_only(self.params):
+            setattr(self, name, None)
+
+    def acting_state(self) -> dict[str, Tensor]:
+        """Of the state, what `keep_what_acts` keeps."""
+        left_out = trained_only(self.params)
+        return {k: v for k, v in self.state_dict().items() if k.split(".")[0] not in left_out}
+
+
+def trained_only(params: ResidualSACParams) -> list[str]:
+    """The parts that no action needs: a discrete gripper is chosen by what the critics see."""
+    sees = params.gripper == "discrete"
+    return [name for name in TRAINED_ONLY if not (sees and name == "critic_encoder")]
+
+
+def vector_keys(observations: gym.spaces.Dict) -> list[str]:
+    """The observation columns that are concatenated into the networks' input, in order."""
+    keys = [key for key in VECTOR_KEYS if key in observations.spaces]
+    if not keys:
+        raise ValueError(
+            f"the environment gives none of {VECTOR_KEYS}; it gives {sorted(observations)}"
+        )
+    return keys
+
+
+def residual_dims(factors: list[float], action_dim: int) -> Tensor:
+    """Factors per action dimension [A]; an empty list means 1 for every dimension.
+
+    Raises:
+        ValueError: the list has another length than A.
+    """
+    if not factors:
+        return torch.ones(action_dim)
+    if len(factors) != action_dim:
+        raise ValueError(
+            f"algorithm.residual_dims has {len(factors)} entries but actions have {action_dim} "
+            "dimensions: give one factor per dimension, or an empty list for all ones"
+        )
+    return torch.tensor(factors, dtype=torch.float32)
+
+
+def without_grippers(dims: Tensor, gripper_dims: list[int]) -> Tensor:
+    """`residual_dims` with 0 where a discrete gripper acts.
+
+    Raises:
+        ValueError: a gripper dimension that the action does not have.
+    """
+    if max(gripper_dims) >= len(dims):
+        raise ValueError(
+            f"algorithm.gripper_dims={gripper_dims}: the action has dimensions 0 to "
+            f"{len(dims) - 1}; name the gripper's, or set gripper=continuous"
+        )
+    dims = dims.clone()
+    dims[gripper_dims] = 0.0
+    return dims

@@ -1,0 +1,175 @@
+"""All learners of a run as one: calls with names, and what they say about their updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ray.exceptions import RayActorError
+from ray.rllib.core import ALL_MODULES, COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core.learner.learner_group import LearnerGroup
+from ray.rllib.utils.metrics import LEARNER_RESULTS, TIMERS
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from pld_ray.errors import UserError
+from pld_ray.rllib.messages import LearnerReport, ReplayBatch, Stored, Work
+
+
+class LearnerLostError(UserError, RuntimeError):
+    """A learner died; the run goes on from its last checkpoint."""
+
+
+class Learners:
+    """Each method is one call of the method of that name on every `ResidualSACLearner`.
+
+    Any of them raises LearnerLostError if a learner's process or node is gone, and otherwise what
+    the learner raised.
+
+    Args:
+        group: RLlib's.
+        metrics: the algorithm's; takes the learners' metrics, averaged over them.
+        failure_dir: folder for the batch of a loss that is not finite.
+
+    Attributes:
+        failure_dir: may be set to another folder.
+    """
+
+    def __init__(self, group: LearnerGroup, metrics: MetricsLogger, failure_dir: str) -> None:
+        self.group, self.metrics, self.failure_dir = group, metrics, failure_dir
+
+    # --- replay ----------------------------------------------------------------------------------
+
+    def store(self, batches: Sequence[ReplayBatch]) -> int:
+        """Write episodes into the replay; how many steps of them were lost with their node."""
+        return self._log_stored(self.call("store", batches=batches))
+
+    def fit_normalizer(self) -> None:
+        """Take observation statistics from what the replay holds."""
+        self.call("fit_normalizer")
+
+    # --- updates ---------------------------------------------------------------------------------
+
+    def train(self, num_updates: int, residual_scale: float) -> None:
+        """Updates of residual SAC at this beta."""
+        self._timed("train", num_updates=num_updates, residual_scale=residual_scale)
+        self._count(num_updates)
+
+    def initialize_critic(self, num_steps: int, residual_scale: float) -> dict[str, float]:
+        """Steps of the Cal-QL initialisation at this beta; their mean metrics."""
+        return self._timed("initialize_critic", num_steps=num_steps, residual_scale=residual_scale)
+
+    def load_critic(self, checkpoint: str) -> None:
+        """Take critic and observation statistics over from a checkpoint."""
+        self.call("load_critic", checkpoint=checkpoint)
+
+    def set_residual_scale(self, residual_scale: float) -> None:
+        """beta from now on."""
+        self.call("set_residual_scale", residual_scale=residual_scale)
+
+    def set_temperature(self, temperature: float) -> None:
+        """Put alpha, which is learnt from there on, to a value."""
+        self.call("set_temperature", temperature=temperature)
+
+    # --- updates in threads of the learners' own -------------------------------------------------
+
+    def start_updating(self, publish_interval: int, updates: int) -> None:
+        """Begin, or begin anew: `updates` were made so far."""
+        self.call(
+            "start_updating",
+            publish_interval=publish_interval,
+            updates=updates,
+            failure_dir=self.failure_dir,
+        )
+
+    def submit(self, work: Work) -> None:
+        """Queue episodes and updates."""
+        self.call("submit", work=work)
+
+    def poll(self, wait_s: float = 0.0) -> LearnerReport:
+        """What was done since the last call; waits for an update at most `wait_s` seconds."""
+        reports: list[LearnerReport] = self.call("poll", wait_s=wait_s)
+        first = reports[0]
+        if first.updates:
+            self._log([report.metrics for report in reports])
+            self._count(first.updates)
+        lost = self._log_stored([report.stored for report in reports])
+        return LearnerReport(
+            first.updates,
+            first.weights,
+            Stored(lost, first.stored.online, first.stored.offline),
+            first.metrics,
+        )
+
+    def drain(self) -> None:
+        """Return when all that was submitted is done."""
+        self.call("drain")
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def save(self, folder: str) -> None:
+        """Networks, optimisers, the update's state and the replay, without pickle."""
+        self.call("save", folder=folder)
+
+    def load(self, folder: str) -> None:
+        """What `save` wrote."""
+        self.call("load", folder=folder)
+
+    def weights(self) -> dict[str, Any]:
+        """What an env runner acts with."""
+        component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
+        return self.group.get_state(components=component, inference_only=True)[COMPONENT_LEARNER]
+
+    def replay_sizes(self) -> tuple[int, int]:
+        """Transitions in the online and in the offline replay, of all learners."""
+        sizes: list[Stored] = self.call("stored")
+        return sum(s.online for s in sizes), sum(s.offline for s in sizes)
+
+    def call(self, method: str, **arguments: Any) -> list[Any]:
+        """What a method returns on every learner."""
+        values = []
+        for result in self.group.foreach_learner(_call, method=method, arguments=arguments):
+            value = result.get()
+            if not result.ok:
+                if isinstance(value, RayActorError):
+                    raise LearnerLostError(f"a learner is gone: {value}") from value
+                raise value
+            values.append(value)
+        learners = max(1, len(self.group))
+        if len(values) < learners:
+            raise LearnerLostError(
+                f"{len(values)} of {learners} learners answer; the others are gone"
+            )
+        return values
+
+    def _timed(self, method: str, **arguments: Any) -> dict[str, float]:
+        with self.metrics.log_time((TIMERS, "learner_update_timer")):
+            return self._log(self.call(method, failure_dir=self.failure_dir, **arguments))
+
+    def _log(self, per_learner: Sequence[dict[str, float]]) -> dict[str, float]:
+        """Mean metrics of all learners, which are logged too."""
+        self._aggregate(DEFAULT_MODULE_ID, per_learner)
+        names = sorted({name for metrics in per_learner for name in metrics})
+        values = {n: [metrics[n] for metrics in per_learner if n in metrics] for n in names}
+        return {name: sum(found) / len(found) for name, found in values.items()}
+
+    def _log_stored(self, per_learner: Sequence[Stored]) -> int:
+        sizes = [{"replay_online": s.online, "replay_offline": s.offline} for s in per_learner]
+        self._aggregate(ALL_MODULES, sizes)
+        return sum(stored.lost_steps for stored in per_learner)
+
+    def _aggregate(self, module: str, per_learner: Sequence[Mapping[str, float]]) -> None:
+        """Log what learners say; RLlib takes the mean over learners and over an iteration."""
+        reduced = []
+        for metrics in per_learner:
+            logger = MetricsLogger()
+            logger.log_dict(dict(metrics), key=module, window=1)
+            reduced.append(logger.reduce())
+        self.metrics.aggregate(reduced, key=LEARNER_RESULTS)
+
+    def _count(self, num_updates: int) -> None:
+        key = (LEARNER_RESULTS, ALL_MODULES, "num_updates_lifetime")
+        self.metrics.log_value(key, num_updates, reduce="lifetime_sum")
+
+
+def _call(learner: Any, method: str, arguments: dict[str, Any]) -> Any:
+    return getattr(learner, method)(**arguments)

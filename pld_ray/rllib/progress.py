@@ -1,0 +1,189 @@
+"""How far a run is: every counter, what the counters owe, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pathlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.manifest import MANIFEST_FILE, MARK, CheckpointError, check_manifest, damaged
+from pld_ray.rllib.messages import ReplayBatch
+from pld_ray.rollout.episode import EpisodeSummary
+from pld_ray.rollout.messages import EpisodeBatch
+from pld_ray.runs.run_state import PROGRESS_FILE
+
+RECENT = 50  # episodes over which `train/...` metrics are taken
+RECENT_FIELDS = ("success", "length", "probe_steps")
+REQUIRED = (
+    *("phase", "iteration", "env_steps", "updates", "update_debt", "collection_env_steps"),
+    "schedule",
+)
+"""In every release's file."""
+OPTIONAL = ("episodes", "stored_steps", "collection_stored_steps", "calql_done", "next_shard")
+"""Counters that later releases added."""
+
+
+@dataclass
+class Progress:
+    """Counts what was sampled: once, and no more than was stored.
+
+    Attributes:
+        schedule: beta over training.
+        utd: updates owed for each stored environment step.
+        max_staleness: updates; episodes whose first weights are older are not stored. None: all.
+        phase: `collect`, `calql` or `online`.
+        iteration: RLlib's, as of the last save or load.
+        env_steps: environment steps, those of the collection included.
+        updates: critic updates of the online phase.
+        update_debt: updates owed.
+        published_updates: behind the weights that the runners have.
+        episodes: finished online.
+        stored_steps: of these, in the replay.
+        collection_env_steps, collection_stored_steps: the same of the collection.
+        calql_done: steps of the critic's initialisation.
+        next_shard: the learner that stores the next batch, modulo their number.
+        recent_episodes: the last 50.
+    """
+
+    schedule: ResidualScaleSchedule
+    utd: float
+    max_staleness: int | None = None
+    phase: str = "collect"
+    iteration: int = 0
+    env_steps: int = 0
+    updates: int = 0
+    update_debt: float = 0.0
+    published_updates: int = 0
+    episodes: int = 0
+    stored_steps: int = 0
+    collection_env_steps: int = 0
+    collection_stored_steps: int = 0
+    calql_done: int = 0
+    next_shard: int = 0
+    recent_episodes: list[EpisodeSummary] = field(default_factory=list)
+
+    @property
+    def residual_scale(self) -> float:
+        """beta_t of the schedule at this moment."""
+        return self.schedule.value(self.env_steps - self.collection_env_steps)
+
+    def count(self, batches: Sequence[EpisodeBatch], metrics: MetricsLogger) -> list[ReplayBatch]:
+        """Count batches of the runners; the update debt grows by what will be stored.
+
+        Returns:
+            What the learners are to store.
+        """
+        feed = []
+        self.env_steps += sum(batch.num_env_steps for batch in batches)
+        for batch in batches:
+            self.episodes += len(batch.episodes)
+            for episode in batch.episodes:
+                if episode.residual_acted:
+                    self.schedule.on_episode(episode.success)
+            self.recent_episodes = [*self.recent_episodes, *batch.episodes][-RECENT:]
+            stale = self._stale(batch, metrics)
+            share = ReplayBatch(
+                batch.columns, batch.episode_lengths, shard=self.next_shard, skip=stale
+            )
+            if share.kept:
+                feed.append(share)
+                self.next_shard += 1
+            self.stored_steps += sum(share.kept)
+            self.update_debt += sum(share.kept) * self.utd
+        return feed
+
+    def _stale(self, batch: EpisodeBatch, metrics: MetricsLogger) -> list[int]:
+        """Which stored episodes are too old; their staleness, in updates, is logged."""
+        stored = [episode for episode in batch.episodes if episode.residual_acted]
+        staleness = [self.updates - episode.weights_updates for episode in stored]
+        for value in staleness:
+            metrics.log_value("staleness_mean", value, reduce="mean", window=50)
+            metrics.log_value("staleness_max", value, reduce="max", window=50)
+        limit = self.max_staleness
+        stale = [k for k, value in enumerate(staleness) if limit is not None and value > limit]
+        if stale:
+            metrics.log_value("num_episodes_too_stale", len(stale), reduce="lifetime_sum")
+        return stale
+
+    def write_off(self, lost: int, metrics: MetricsLogger) -> None:
+        """Take back steps that were counted and then died with their node: they are owed none."""
+        self.stored_steps -= lost
+        self.update_debt -= lost * self.utd
+        if lost:
+            metrics.log_value("num_env_steps_lost", lost, reduce="lifetime_sum")
+
+    def take_debt(self) -> int:
+        """Whole updates that are owed, >= 0; they are not owed any more."""
+        num_updates = max(0, int(self.update_debt))
+        self.update_debt -= num_updates
+        return num_updates
+
+    def recent_metrics(self) -> dict[str, float]:
+        """`train/...` of the last online episodes; success of those in which the residual acted."""
+        recent = self.recent_episodes
+        columns: dict[str, list[float]] = {
+            "train/success_rate": [e.success for e in recent if e.residual_acted],
+            "train/episode_len_mean": [e.length for e in recent],
+            "train/probe_steps_mean": [e.probe_steps for e in recent],
+        }
+        return {name: sum(values) / len(values) for name, values in columns.items() if values}
+
+    # --- the file --------------------------------------------------------------------------------
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Write the counters into a checkpoint."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in (*REQUIRED, *OPTIONAL)}
+        state["schedule"] = self.schedule.state_dict()
+        state["recent_episodes"] = [
+            {name: getattr(episode, name) for name in RECENT_FIELDS}
+            for episode in self.recent_episodes
+        ]
+        write_json_atomically(folder / PROGRESS_FILE, {**state, MARK: True})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `save` wrote and `read_progress` has read, any release's."""
+        for name in REQUIRED:
+            if name != "schedule":
+                setattr(self, name, state[name])
+        for name in OPTIONAL:
+            setattr(self, name, state.get(name, 0))
+        self.schedule.load_state_dict(state["schedule"])
+        self.recent_episodes = [EpisodeSummary(**e) for e in state.get("recent_episodes", [])]
+
+
+def read_progress(folder: pathlib.Path) -> dict[str, Any]:
+    """The counters of a checkpoint, all of whose files have been checked.
+
+    A checkpoint of a release without manifests is taken as it is, with a warning.
+
+    Raises:
+        CheckpointError: the folder is no checkpoint of ours, or a file of it is damaged.
+    """
+    path = folder / PROGRESS_FILE
+    is_checked = check_manifest(folder)
+    if not path.is_file():
+        raise CheckpointError(
+            f"{folder} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give a folder that "
+            "`pld-ray train` wrote under checkpoints/"
+        )
+    try:
+        state = json.loads(path.read_bytes())
+        lacking = set(REQUIRED) - state.keys()
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise damaged(path, f"it is no JSON object ({error})") from None
+    if lacking:
+        raise damaged(path, f"it lacks {', '.join(sorted(lacking))}")
+    if not is_checked and state.get(MARK):
+        raise damaged(folder / MANIFEST_FILE, "it is missing")
+    if not is_checked:
+        logging.getLogger("pld_ray").warning(
+            "%s was written by a release without checksums: damage to it would not be seen", folder
+        )
+    return state

@@ -1,0 +1,108 @@
+"""All env runners of a run as one: ask for episodes, receive them, publish weights."""
+
+from __future__ import annotations
+
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, TIMERS
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.learners import Learners
+from pld_ray.rollout.messages import EpisodeBatch, SampleRequest, without_failures
+
+TAG = "sample"
+METHOD = "sample_to_store"
+
+
+class Runners:
+    """The training runners.
+
+    Args:
+        group: RLlib's.
+        metrics: the algorithm's; takes the runners' metrics.
+        config: steps of a round.
+    """
+
+    def __init__(
+        self, group: EnvRunnerGroup, metrics: MetricsLogger, config: ResidualSACConfig
+    ) -> None:
+        self.group, self.metrics, self.config = group, metrics, config
+
+    @property
+    def num_healthy(self) -> int:
+        """Runners that share a round, at least 1."""
+        return max(1, self.group.num_healthy_remote_env_runners())
+
+    def request(
+        self, weights_updates: int, base_only: bool = False, random_actions: bool = False
+    ) -> SampleRequest:
+        """Ask every runner for its share of a round; remote ones begin at once.
+
+        Args:
+            weights_updates: gradient updates behind the weights that they have.
+            base_only, random_actions: as in `SampleRequest`.
+        """
+        steps = max(1, self.config.sample_steps // self.num_healthy)
+        request = SampleRequest(steps, base_only, random_actions, weights_updates)
+        if self.group.num_remote_env_runners() > 0:
+            self.ask(request)
+        return request
+
+    def receive(self, request: SampleRequest) -> list[EpisodeBatch]:
+        """Wait for what was requested; batches in the order of the runners."""
+        if self.group.num_remote_env_runners() > 0:
+            return self.fetch(None, request.generation)
+        with self.metrics.log_time((TIMERS, "env_runner_sampling_timer")):
+            batch = self.group.local_env_runner.sample_episodes(request)
+        return self._aggregated([batch])
+
+    def ask(self, request: SampleRequest) -> bool:
+        """Send a request to every remote runner; whether one of them takes another one still."""
+        kwargs = {"method": METHOD, "request": request}
+        return bool(self.group.foreach_env_runner_async("reply", tag=TAG, kwargs=kwargs))
+
+    def fetch(self, timeout_s: float | None, generation: int) -> list[EpisodeBatch]:
+        """Batches that are ready, in the order of the runners.
+
+        Args:
+            timeout_s: seconds to wait for the first one; None waits for all of them.
+            generation: batches of other requests are left out.
+
+        Raises:
+            EnvRunnerError: a runner cannot go on.
+        """
+        with self.metrics.log_time((TIMERS, "env_runner_sampling_timer")):
+            ready = self.group.fetch_ready_async_reqs(tags=TAG, timeout_seconds=timeout_s)
+        batches: list[EpisodeBatch] = without_failures(
+            [batch for _, batch in sorted(ready, key=lambda item: item[0])]
+        )
+        return self._aggregated([b for b in batches if b.generation == generation])
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that are not answered."""
+        return self.group.num_in_flight_async_reqs(TAG)
+
+    def publish(self, learners: Learners) -> None:
+        """Actor, observation statistics and beta to every runner.
+
+        Waits until they have arrived: RLlib otherwise skips a runner whose last sync it has not
+        looked at yet, and which weights a runner acts with would depend on timing.
+        """
+        with self.metrics.log_time((TIMERS, "synch_weights")):
+            self.group.sync_weights(
+                from_worker_or_learner_group=learners.group,
+                inference_only=True,
+                timeout_seconds=None,
+            )
+
+    def restart(self, seed: int) -> None:
+        """New episodes on every runner, from `seed`."""
+        self.group.foreach_env_runner(
+            lambda runner: runner.restart_streams(seed), timeout_seconds=None
+        )
+
+    def _aggregated(self, batches: list[EpisodeBatch]) -> list[EpisodeBatch]:
+        if metrics := [batch.metrics for batch in batches if batch.metrics is not None]:
+            self.metrics.aggregate(metrics, key=ENV_RUNNER_RESULTS)
+        return batches

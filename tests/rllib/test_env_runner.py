@@ -1,0 +1,77 @@
+"""The env runner alone, without a cluster: what it samples, evaluates and answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pld_ray.evaluation.requests import Contestant
+from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout.messages import EnvRunnerError, Failure, SampleRequest, without_failures
+
+LENGTH = 20
+
+
+@pytest.fixture(scope="module")
+def runner():
+    config = (
+        ResidualSACConfig()
+        .environment(
+            env_config={"entry_point": "envs.point:PointEnv", "kwargs": {"episode_length": LENGTH}}
+        )
+        .base_policy(type="none")
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=2)
+        .training(hidden_dims=[8], residual_dims=[], residual_scale=1.0, probe_steps=6)
+        .debugging(seed=3, log_level="ERROR")
+    )
+    config.env_config["base_policy"] = {"type": "none"}
+    runner = config.env_runner_cls(config=config)
+    yield runner
+    runner.stop()
+
+
+def test_a_batch_holds_the_takeovers_of_finished_episodes(runner):
+    runner.restart_streams(1)
+    batch = runner.sample_episodes(SampleRequest(5 * LENGTH, weights_updates=7, generation=4))
+    assert batch.num_env_steps >= 5 * LENGTH
+    assert batch.generation == 4
+    assert len(batch.episodes) >= 2
+    lengths = [e.length - e.probe_steps for e in batch.episodes]
+    assert batch.episode_lengths == [n for n in lengths if n > 0]
+    assert {e.weights_updates for e in batch.episodes} == {7}
+    assert len(batch.columns["reward"]) == sum(n + 1 for n in batch.episode_lengths)
+    assert batch.columns["residual_scale"].max() == 1
+
+
+def test_the_same_seed_repeats_the_episodes(runner):
+    batches = []
+    for _ in range(2):
+        runner.restart_streams(5)
+        batches.append(runner.sample_episodes(SampleRequest(3 * LENGTH, base_only=True)))
+    assert batches[0].episodes == batches[1].episodes
+    for name, column in batches[0].columns.items():
+        np.testing.assert_array_equal(column, batches[1].columns[name])
+
+
+def test_metrics_are_sent_as_often_as_they_are_asked_for(runner):
+    now, soon = (
+        runner.sample_episodes(SampleRequest(1, base_only=True, metrics_interval_s=interval))
+        for interval in (0.0, 60.0)
+    )
+    assert now.metrics is not None
+    assert soon.metrics is None
+
+
+def test_each_init_state_is_played_in_order_and_beta_is_put_back(runner):
+    scale = runner.module.networks.residual_scale
+    episodes = runner.evaluate([3, 0, 3], Contestant(residual_scale=0.0))
+    assert [e.init_state_id for e in episodes] == [3, 0, 3]
+    assert episodes == runner.evaluate([3, 0, 3], Contestant(residual=False))
+    assert scale == 1
+
+
+def test_what_fails_in_a_remote_runner_is_a_message(runner):
+    reply = runner.reply("evaluate", init_state_ids=["third"], contestant=Contestant())
+    assert isinstance(reply, Failure)
+    with pytest.raises(EnvRunnerError, match="an env runner cannot go on: "):
+        without_failures([reply])

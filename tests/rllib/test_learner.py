@@ -1,0 +1,155 @@
+"""The learner's named methods, without a cluster: store, train, initialise, refuse, remember."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.messages import ReplayBatch
+
+LENGTH = 12
+
+
+def make_learner(**training):
+    config = (
+        ResidualSACConfig()
+        .base_policy(type="none")
+        .training(
+            **{
+                "batch_size": 8,
+                "hidden_dims": [8, 8],
+                "residual_dims": [],
+                "actor_delay_updates": 0,
+                **training,
+            }
+        )
+        .debugging(seed=1, log_level="ERROR")
+    )
+    action = gym.spaces.Box(-1, 1, (2,), np.float32)
+    state = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    observation = gym.spaces.Dict({"observation.state": state, "base_action": action})
+    config.env_config = {"entry_point": "envs.point:PointEnv"}
+    learner = config.build_learner(spaces={DEFAULT_MODULE_ID: (observation, action)})
+    learner.build()
+    return learner
+
+
+@pytest.fixture
+def learner():
+    return make_learner()
+
+
+def episodes(count=2, seed=0, reward=1.0):
+    """Columns of episodes that end with this reward."""
+    rng, rows = np.random.default_rng(seed), count * (LENGTH + 1)
+    columns = {
+        "observation.state": rng.normal(size=(rows, 3)),
+        "base_action": rng.uniform(-1, 1, (rows, 2)),
+        "action": rng.uniform(-1, 1, (rows, 2)),
+        "reward": np.zeros(rows),
+        "residual_scale": np.ones(rows),
+    }
+    columns = {name: np.float32(value) for name, value in columns.items()}
+    columns |= {name: np.zeros(rows, bool) for name in ("terminated", "truncated", "intervened")}
+    last = np.arange(count) * (LENGTH + 1) + LENGTH - 1
+    columns["reward"][last] = reward
+    columns["terminated"][last] = True
+    return columns, [LENGTH] * count
+
+
+def weights(learner):
+    return {name: value.clone() for name, value in learner.networks.state_dict().items()}
+
+
+def same(one, other):
+    return all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_episodes_go_to_their_ring_and_those_to_skip_do_not(learner):
+    columns, lengths = episodes(3)
+    stored = learner.store(
+        [ReplayBatch(columns, lengths, skip=[1]), ReplayBatch(*episodes(1), "offline")]
+    )
+    assert (stored.lost_steps, stored.online, stored.offline) == (0, 2 * LENGTH, LENGTH)
+    kept = np.delete(columns["observation.state"].reshape(3, LENGTH + 1, 3), 1, axis=0)
+    np.testing.assert_array_equal(learner.replay.online.observations(), kept[:, :-1].reshape(-1, 3))
+
+
+def test_steps_that_were_lost_on_the_way_are_told_once(learner, monkeypatch):
+    monkeypatch.setattr("pld_ray.rllib.messages.fetch_columns", lambda columns: None)
+    assert learner.store([ReplayBatch(None, [5, 7], skip=[0])]).lost_steps == 7
+    assert learner.stored().lost_steps == 0
+
+
+def test_training_moves_the_networks_and_waits_for_data(learner):
+    before = weights(learner)
+    assert learner.train(5, residual_scale=0.25) == {}
+    assert learner.networks.residual_scale == 0.25
+    learner.networks.residual_scale.copy_(before["residual_scale"])
+    assert same(before, weights(learner))
+    learner.store([ReplayBatch(*episodes())])
+    metrics = learner.train(5)
+    assert np.isfinite(list(metrics.values())).all()
+    assert {"critic_loss", "actor_loss", "alpha"} <= metrics.keys()
+    assert not same(before, weights(learner))
+    with pytest.raises(NotImplementedError, match=r"store\(\) and train\(\)"):
+        learner.update()
+
+
+def test_a_nan_is_refused_or_stops_the_update_which_names_it_and_saves_the_batch(learner, tmp_path):
+    columns, lengths = episodes()
+    bad = {**columns, "reward": np.where(np.arange(len(columns["reward"])) == 3, np.nan, 0)}
+    with pytest.raises(ValueError, match=r"column 'reward' holds a NaN.*episode 0, row 3"):
+        learner.store([ReplayBatch(bad, lengths)])
+    learner.store([ReplayBatch(columns, lengths)])
+    with torch.no_grad():
+        next(learner.networks.critic.parameters()).view(-1)[0] = np.nan
+    before = weights(learner)
+    with pytest.raises(
+        RuntimeError, match=r"critic_loss is not finite.*the batch is in .*safetens"
+    ):
+        learner.train(200, failure_dir=str(tmp_path))
+    assert list(tmp_path.glob("nonfinite_critic_loss_*.safetensors"))
+    for name, value in weights(learner).items():
+        assert torch.equal(torch.nan_to_num(value), torch.nan_to_num(before[name])), name
+
+
+def test_calql_refuses_data_without_a_success():
+    learner = make_learner(calql_steps=5, offline_episodes=1, calql_num_actions=2)
+    with pytest.raises(ValueError, match="offline buffer is empty"):
+        learner.initialize_critic(1)
+    learner.store([ReplayBatch(*episodes(reward=0.0), "offline")])
+    learner.fit_normalizer()
+    with pytest.raises(ValueError, match="no episode of the offline buffer has a positive reward"):
+        learner.initialize_critic(1)
+    with pytest.raises(ValueError, match=r"returns between .* and 3 .*value_range=\[0.0, 1.0\]"):
+        learner.store([ReplayBatch(*episodes(reward=3.0), "offline")])
+
+
+def test_what_is_saved_goes_on_with_the_same_numbers(learner, tmp_path):
+    learner.store([ReplayBatch(*episodes())])
+    learner.train(3)
+    learner.set_temperature(0.0125)
+    learner.save(str(tmp_path))
+    other = make_learner()
+    other.load(str(tmp_path))
+    assert float(other.networks.log_alpha.exp()) == pytest.approx(0.0125)
+    assert learner.train(3) == other.train(3)
+    assert same(weights(learner), weights(other))
+
+
+def test_what_a_runner_takes_holds_no_critic_and_every_version(learner):
+    state = learner.get_state(components="rl_module", inference_only=True)
+    names = {name.split(".")[0] for name in state["rl_module"][DEFAULT_MODULE_ID]}
+    assert {"actor", "normalizer", "residual_scale", "action_low"} <= names
+    assert not names & {"critic", "target_critic", "target_encoder", "log_alpha"}
+    assert state["weights_seq_no"] == 0  # a runner takes whatever it is given
+
+
+def test_calql_without_demonstrations_is_refused_with_the_settings():
+    with pytest.raises(ValueError, match=r"calql_steps=5.*offline_episodes=0"):
+        ResidualSACConfig().training(calql_steps=5, offline_episodes=0).validate()

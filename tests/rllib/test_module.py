@@ -1,0 +1,55 @@
+"""The RLModule holds the networks whole, and of an env runner's those that act."""
+
+from dataclasses import asdict
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from update_fixtures import make_params
+
+from pld_ray.rllib.module import ResidualModule
+
+SPACE = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+OBSERVATIONS = gym.spaces.Dict(
+    {"observation.state": gym.spaces.Box(-np.inf, np.inf, (5,), np.float32), "base_action": SPACE}
+)
+TRAINED_ONLY = {"critic", "target_critic", "critic_encoder", "target_encoder", "log_alpha"}
+
+
+def make_module(inference_only=False, **params):
+    return ResidualModule(
+        observation_space=OBSERVATIONS,
+        action_space=SPACE,
+        inference_only=inference_only,
+        model_config={"params": asdict(make_params(**params)), "seed": 0},
+    )
+
+
+@pytest.mark.parametrize("gripper", ["continuous", "discrete"])
+def test_a_runner_takes_what_acts_from_a_learner_or_a_checkpoint(gripper):
+    params = {"gripper": gripper, "gripper_dims": [2], "shared_encoder": False}
+    module, runner = make_module(**params), make_module(inference_only=True, **params)
+    sent = module.get_state(inference_only=True)
+    assert sent.keys() == runner.get_state().keys()
+    assert not {name.split(".")[0] for name in sent} & TRAINED_ONLY - {"critic_encoder"}
+    for state in (sent, module.get_state()):  # the second holds critics too
+        with torch.no_grad():
+            runner.networks.actor.head.bias.fill_(9.0)
+        runner.set_state(state)
+        assert torch.equal(runner.networks.actor.head.bias, module.networks.actor.head.bias)
+    assert runner.get_non_inference_attributes() == []
+
+
+def test_the_names_of_a_checkpoint_are_those_of_earlier_releases():
+    """`learner.safetensors` and registered policies name networks without a prefix."""
+    names = {name.split(".")[0] for name in make_module().get_state()}
+    assert names == {
+        "actor", "critic", "target_critic", "normalizer", "log_alpha", "residual_scale",
+        "residual_dims", "action_low", "action_high",
+    }  # fmt: skip
+
+
+def test_networks_of_another_shape_are_not_taken():
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make_module().set_state(make_module(hidden_dims=[8]).get_state())

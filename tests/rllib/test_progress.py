@@ -1,0 +1,94 @@
+"""Counting what was sampled, and the file that keeps the counts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+
+from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.files.manifest import CheckpointError, write_manifest
+from pld_ray.rllib.progress import Progress, read_progress
+from pld_ray.rollout.episode import EpisodeSummary
+from pld_ray.rollout.messages import EpisodeBatch
+from pld_ray.runs.run_state import PROGRESS_FILE
+
+
+def make_progress(params=None, **counters):
+    return Progress(ResidualScaleSchedule(params or ResidualSACParams()), **counters)
+
+
+def batch_of(episodes):
+    stored = [e.length - e.probe_steps for e in episodes if e.residual_acted]
+    rows = {"reward": np.zeros(sum(stored) + len(stored))}
+    return EpisodeBatch(rows, stored, episodes, sum(e.length for e in episodes))
+
+
+def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
+    counters = {"env_steps": 50, "episodes": 4, "stored_steps": 40, "update_debt": 0.5}
+    progress = make_progress(utd=0.5, max_staleness=100, updates=1000, **counters)
+    episodes = [EpisodeSummary(True, 3, 0, weights_updates=n) for n in (899, 900)]
+    metrics = MetricsLogger()
+    (fed,) = progress.count([batch_of(episodes)], metrics)
+    assert fed.skip == [0]
+    assert fed.kept == [3]
+    assert len(fed.fetch()["reward"]) == 4
+    gained = {name: getattr(progress, name) - before for name, before in counters.items()}
+    assert gained == {"env_steps": 6, "episodes": 2, "stored_steps": 3, "update_debt": 1.5}
+    assert metrics.peek("num_episodes_too_stale") == 1
+    assert progress.take_debt() == 2
+    assert progress.update_debt == 0
+
+
+def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():
+    params = ResidualSACParams(
+        residual_scale_schedule="success", residual_scale_init=0.1, residual_scale_success=0.5
+    )
+    progress, metrics = make_progress(params, utd=1.0), MetricsLogger()
+
+    def count(success, length, probe_steps, num):
+        progress.count([batch_of([EpisodeSummary(success, length, probe_steps)] * num)], metrics)
+
+    count(True, length=3, probe_steps=3, num=20)  # the base policy's own successes
+    assert progress.schedule.value(0) == 0.1
+    assert "train/success_rate" not in progress.recent_metrics()
+    count(False, length=8, probe_steps=3, num=5)
+    assert progress.episodes == 25
+    assert progress.stored_steps == 25
+    recent = progress.recent_metrics()
+    assert recent["train/success_rate"] == 0
+    assert recent["train/episode_len_mean"] == (20 * 3 + 5 * 8) / 25
+    count(True, length=8, probe_steps=3, num=15)
+    assert progress.recent_metrics()["train/success_rate"] == 15 / 20
+    assert progress.schedule.value(0) == pytest.approx(0.2)  # one window of 20, 15 successes
+
+
+def test_steps_that_died_with_their_node_are_owed_no_updates():
+    progress, metrics = make_progress(utd=0.5, stored_steps=40, update_debt=3.0), MetricsLogger()
+    progress.write_off(4, metrics)
+    assert (progress.stored_steps, progress.update_debt) == (36, 1.0)
+    assert metrics.peek("num_env_steps_lost") == 4
+
+
+def test_the_file_brings_every_counter_back_and_an_older_one_those_that_it_has(tmp_path):
+    progress = make_progress(utd=2.0, phase="online", iteration=3, updates=7, next_shard=5)
+    progress.count([batch_of([EpisodeSummary(True, 8, 3)])], MetricsLogger())
+    progress.save(tmp_path)
+    write_manifest(tmp_path)
+    saved = read_progress(tmp_path)
+    other = make_progress(utd=2.0)
+    other.restore(saved)
+    unlike = {n for n, v in vars(progress).items() if n != "schedule" and v != getattr(other, n)}
+    assert unlike == set()
+    assert other.schedule.state_dict() == progress.schedule.state_dict()
+    for name in ("episodes", "stored_steps", "recent_episodes", "calql_done", "next_shard"):
+        del saved[name]
+    older = make_progress(utd=2.0)
+    older.restore(saved)
+    assert (older.updates, older.episodes, older.recent_episodes) == (7, 0, [])
+    (tmp_path / PROGRESS_FILE).write_text(json.dumps({"phase": "online"}))
+    with pytest.raises(CheckpointError, match=r"residual_sac\.json is damaged"):
+        read_progress(tmp_path)
