@@ -127,23 +127,24 @@ class ResidualNetworks(nn.Module):
         self.target_discrete_critic: DiscreteCritic | None = None
         if params.gripper == "discrete":
             dims = without_grippers(dims, params.gripper_dims)
-            self.register_buffer(
-                "gripper_mask", without_grippers(torch.ones(action_dim), params.gripper_dims)
-            )
-            grippers = len(params.gripper_dims)
-            self.discrete_critic = DiscreteCritic(
-                width,
-                action_dim,
-                num_choices=num_joint_choices(grippers),
-                hidden_dims=params.hidden_dims,
-                preferred=hold_all(grippers),
-            )
-            self.target_discrete_critic = copy.deepcopy(self.discrete_critic).requires_grad_(False)
+            self._add_discrete_critic(width, action_dim)
         self.register_buffer("residual_scale", torch.tensor(float(params.residual_scale)))
         self.register_buffer("residual_dims", dims)
         for name, bound in (("action_low", low), ("action_high", high)):
             values = np.broadcast_to(np.float32(bound), action_dim)
             self.register_buffer(name, torch.tensor(values.copy()))
+
+    def _add_discrete_critic(self, width: int, action_dim: int) -> None:
+        dims = self.params.gripper_dims
+        self.register_buffer("gripper_mask", without_grippers(torch.ones(action_dim), dims))
+        self.discrete_critic = DiscreteCritic(
+            width,
+            action_dim,
+            num_choices=num_joint_choices(len(dims)),
+            hidden_dims=self.params.hidden_dims,
+            preferred=hold_all(len(dims)),
+        )
+        self.target_discrete_critic = copy.deepcopy(self.discrete_critic).requires_grad_(False)
 
     @classmethod
     def of_spaces(
