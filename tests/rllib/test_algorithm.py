@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import ray
 import torch
+from local import local_learner
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from pld_ray.rllib.config import ResidualSACConfig
@@ -45,12 +46,10 @@ def point_config(**training):
     return config.base_policy(type="none")
 
 
-def learner(algorithm):
-    return algorithm.learner_group._learner
-
-
 def weights(algorithm):
-    return {k: v.detach().clone() for k, v in learner(algorithm).networks.state_dict().items()}
+    return {
+        k: v.detach().clone() for k, v in local_learner(algorithm).networks.state_dict().items()
+    }
 
 
 def runner_weights(algorithm):
@@ -71,7 +70,7 @@ def test_phases_debt_and_metrics(build):
     while algorithm.phase == "collect":
         algorithm.train()
     # the warm-up is the base policy alone, and is stored
-    ring = learner(algorithm).replay.online
+    ring = local_learner(algorithm).replay.online
     rows = ring.start_rows()
     assert len(rows) >= 80
     assert torch.equal(ring.column("action", rows), ring.column("base_action", rows))
@@ -79,7 +78,7 @@ def test_phases_debt_and_metrics(build):
     train_until_updates(algorithm)
     assert algorithm.phase == "online"
     result = algorithm.train()
-    replay = learner(algorithm).replay
+    replay = local_learner(algorithm).replay
     # warm-up costs no update; every later stored step is owed exactly utd of them
     warmup = sum(replay.online.episode_lengths[:2])
     assert warmup >= 80
@@ -96,7 +95,7 @@ def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
     config.env_runners(num_envs_per_env_runner=8)
     algorithm = build(config)
     algorithm.initialize()
-    replay = learner(algorithm).replay
+    replay = local_learner(algorithm).replay
     # the first episodes of environments 0, 1, 2, 3; by their ends, successes alone would come first
     assert replay.online.episode_lengths == [4, 20, 4, 20]
     assert replay.offline.episode_lengths == [4, 4, 4]
@@ -138,13 +137,13 @@ def test_checkpoint_restores_everything_and_the_next_update_is_the_same(build, t
     second.load_checkpoint(folder)
     for name in ("phase", "env_steps", "updates", "update_debt"):
         assert getattr(second.progress, name) == getattr(first.progress, name)
-    assert len(learner(second).replay) == len(learner(first).replay)
+    assert len(local_learner(second).replay) == len(local_learner(first).replay)
     runner = runner_weights(second)
     for key, value in weights(second).items():
         assert torch.equal(value, weights(first)[key]), key
         if key in runner:
             assert torch.equal(value, runner[key]), f"the runner's {key} is stale"
-    results = [learner(a).sac.run(5) for a in (first, second)]
+    results = [local_learner(a).sac.run(5) for a in (first, second)]
     assert results[0] == results[1]
     for key, value in weights(first).items():
         assert torch.equal(value, weights(second)[key]), key
@@ -174,7 +173,7 @@ def test_rllibs_from_checkpoint_brings_the_replay_back(trained, tmp_path):
     second = ResidualSAC.from_checkpoint(folder)
     try:
         assert second.env_steps == first.env_steps
-        assert len(learner(second).replay) == len(learner(first).replay)
+        assert len(local_learner(second).replay) == len(local_learner(first).replay)
     finally:
         second.stop()
 
@@ -291,7 +290,7 @@ def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_t
         second.train()
         taken.append(second.env_steps)
     assert taken == [120, 160]  # four episodes of 40 steps, two of them from before
-    ring = learner(second).replay.online
+    ring = local_learner(second).replay.online
     assert ring.episode_lengths == [40] * 4
     starts = ring.observations().reshape(4, 40, -1)[:, 0]
     assert len(torch.unique(starts, dim=0)) == 4  # no episode is repeated
@@ -302,7 +301,7 @@ def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_t
     third = build(config.copy())
     third.initialize()
     assert third.env_steps == 160
-    assert torch.equal(learner(third).replay.online.observations(), ring.observations())
+    assert torch.equal(local_learner(third).replay.online.observations(), ring.observations())
 
 
 def test_a_learner_in_an_actor_of_its_own_and_a_pool_for_the_base_policy(build, tmp_path):

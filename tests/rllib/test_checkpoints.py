@@ -12,6 +12,7 @@ import resource
 import shutil
 
 import pytest
+from local import local_learner
 
 from pld_ray.config import TrainConfig
 from pld_ray.files.manifest import MANIFEST_FILE, CheckpointError, add_to_manifest, check_manifest
@@ -67,7 +68,7 @@ def run(algorithm, tmp_path):
 
 
 def state(algorithm):
-    networks = algorithm.learner_group._learner.networks
+    networks = local_learner(algorithm).networks
     return {name: value.clone() for name, value in networks.state_dict().items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from local import local_learner
 
 from pld_ray.rllib.config import ResidualSACConfig
 
@@ -42,7 +43,7 @@ def small_config(**training):
 
 
 def weights(algorithm, prefix=""):
-    state = algorithm.learner_group._learner.networks.state_dict()
+    state = local_learner(algorithm).networks.state_dict()
     return {k: v.clone() for k, v in state.items() if k.startswith(prefix)}
 
 
@@ -98,7 +99,7 @@ def test_sac_from_scratch_has_no_base_action(build):
     config.env_config["episode_length"] = 40
     algorithm = build(config)
     algorithm.initialize()
-    ring = algorithm.learner_group._learner.replay.online
+    ring = local_learner(algorithm).replay.online
     rows = ring.start_rows()
     assert not ring.column("base_action", rows).any()
     actions = ring.column("action", rows)
@@ -123,7 +124,7 @@ def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
     )
     algorithm = build(config)
     algorithm.initialize()
-    replay = algorithm.learner_group._learner.replay
+    replay = local_learner(algorithm).replay
     offline, online = (
         {
             name: ring.column(name, ring.start_rows())
@@ -159,7 +160,7 @@ def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
     for _ in range(4):
         algorithm.train()
     assert not equal(before, weights(algorithm, "discrete_critic"))
-    ring = algorithm.learner_group._learner.replay.online
+    ring = local_learner(algorithm).replay.online
     rows = ring.start_rows()
     action, base = ring.column("action", rows), ring.column("base_action", rows)
     choice, penalty = ring.column("discrete_action", rows), ring.column("discrete_penalty", rows)
@@ -170,7 +171,8 @@ def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
     assert (action[choice == 2, 6] == 1).all()
     assert torch.equal(action[choice == 1, 6], base[choice == 1, 6])
     assert set(np.round(penalty.unique().tolist(), 3)) == {-0.5, 0.0}
-    consecutive = ring._steps_left[rows][:-1] == ring._steps_left[rows][1:] + 1
+    consecutive = torch.ones(len(rows) - 1, dtype=torch.bool)
+    consecutive[torch.tensor(ring.episode_lengths).cumsum(0)[:-1] - 1] = False
     clear = (action[1:, 6].abs() > 0.5) & (action[:-1, 6].abs() > 0.5) & consecutive
     toggled = action[1:, 6].sign() != action[:-1, 6].sign()
     assert torch.equal(penalty[1:][clear] < 0, toggled[clear])

@@ -56,7 +56,8 @@ def test_zero_residual_scale_executes_the_base_policy_bit_for_bit(placement, ref
     algorithm = config.build_algo()
     try:
         # an actor that would do something: beta alone must keep it out
-        networks = algorithm.learner_group._learner.networks
+        (result,) = algorithm.learner_group.foreach_learner(lambda learner: learner)
+        networks = result.get().networks
         for parameter in networks.actor.parameters():
             parameter.data.uniform_(-1, 1)
         algorithm.learners.set_residual_scale(0.0)
