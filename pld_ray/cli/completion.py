@@ -57,8 +57,7 @@ def with_settings(parser: Parser, command: str) -> Parser:
     if not parser.takes_settings:
         return parser
     from pld_ray.config import TrainConfig
-    from pld_ray.config.explain import choices
-    from pld_ray.options import fields_of
+    from pld_ray.options import choices_of, fields_of
 
     config_class: type = TrainConfig
     if command == "sweep":
@@ -70,7 +69,7 @@ def with_settings(parser: Parser, command: str) -> Parser:
             key = parser.value(field.key, "VALUE", first_sentence(field.meaning))
             if field.key in INSTALLED:
                 key.completer = INSTALLED[field.key]
-            elif values := choices(field):
+            elif values := choices_of(field.hint, field.option):
                 key.completer = lambda values=values, **_: values
     return parser
 

@@ -21,11 +21,11 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     """Initialise a critic, or print the configuration."""
     from pld_ray.config import TrainConfig
-    from pld_ray.config.file import load_config, main_print
+    from pld_ray.config.file import dump_config, load_config
 
     config = load_config(TrainConfig, args.settings)
     if args.print_config:
-        main_print(config)
+        print(dump_config(config), end="")
         return 0
 
     from pld_ray.config.start_check import check_start

@@ -29,11 +29,13 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     """Run, resume or show a sweep; exit status 1 when trials failed for good."""
     from pld_ray.config import ConfigError
-    from pld_ray.sweep.config import dump_sweep, load_sweep
+    from pld_ray.config.file import dump_config, field_names, parse_flags
+    from pld_ray.sweep.config import SweepConfig, load_sweep
 
     if args.resume is not None:
-        address, others = ray_address(args.settings)
-        if others or args.file or args.dry_run or args.print_config:
+        flags = parse_flags(args.settings, field_names(SweepConfig))
+        address = flags.pop("ray_address", None)
+        if flags or args.file or args.dry_run or args.print_config:
             raise ConfigError("--resume takes the sweep's own settings; give no other flags")
 
         from pld_ray.sweep.run import resume_sweep
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         return conclude(resume_sweep(folder, address, args.trust), folder)
     sweep = load_sweep([*([args.file] if args.file else []), *args.settings])
     if args.print_config:
-        print(dump_sweep(sweep.config), end="")
+        print(dump_config(sweep.config), end="")
         return 0
     if args.dry_run:
         from pld_ray.sweep.preview import preview
@@ -53,14 +55,6 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.sweep.run import run_sweep
 
     return conclude(run_sweep(sweep), sweep.config.folder())
-
-
-def ray_address(settings: list[str]) -> tuple[str | None, list[str]]:
-    """`--ray_address` out of what was given beside `--resume`, and the rest."""
-    own = Parser("sweep", takes_settings=True)
-    own.value("ray_address", "ADDRESS", "a running Ray cluster")
-    found = own.read(settings)
-    return found.ray_address, found.settings
 
 
 def conclude(summary: dict[str, Any], folder: pathlib.Path) -> int:

@@ -42,7 +42,7 @@ def configured(args: argparse.Namespace, start: StartUp) -> int:
     if not (args.print_config or args.dry_run):
         start.step("configuration")
     from pld_ray.config import ConfigError, TrainConfig
-    from pld_ray.config.file import config_path, load_config, main_print
+    from pld_ray.config.file import config_path, dump_config, load_config
     from pld_ray.runs.run_dir import RunDir
 
     if (checkpoint is not None or args.trust) and resume is None:
@@ -53,7 +53,7 @@ def configured(args: argparse.Namespace, start: StartUp) -> int:
     else:
         config = resumed_config(resume, args.settings, args.trust)
     if args.print_config:
-        main_print(config)
+        print(dump_config(config), end="")
         return 0
     from pld_ray.config.start_check import check_start
 

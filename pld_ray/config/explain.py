@@ -1,4 +1,4 @@
-"""What a key of the configuration means: its text, type, default and the presets that set it."""
+"""What a key of the configuration means: its meaning, type, default and the presets that set it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import check_key, field_names, read_mapping
 from pld_ray.config.presets import PRESETS, preset_names
-from pld_ray.options import Field, choices_of, fields_of, type_name, without_none
+from pld_ray.options import Field, choices_of, fields_of, type_name
 
 WIDTH = 88
 
 
 def explain(key: str) -> str:
-    """A key in text, or a group's keys with the beginning of each text.
+    """The text about a key, or a group's keys with the beginning of each text.
 
     Args:
         key: dotted, with or without `--`.
@@ -53,14 +53,6 @@ def config_fields() -> dict[str, Field]:
     return {found.key: found for found in fields_of(TrainConfig)}
 
 
-def choices(found: Field) -> list[str]:
-    """The values that an option takes, where they are few; empty otherwise."""
-    inner, _ = without_none(found.hint)
-    if inner is bool:
-        return ["true", "false"]
-    return choices_of(inner, found.option)
-
-
 def presets_with(key: str) -> dict[str, Any]:
     """Preset (file stem) -> the value it gives to the key."""
     values = {}
@@ -85,7 +77,10 @@ _ABSENT = object()
 def _field_text(found: Field) -> str:
     declared = found.option
     rows = {"type": type_name(found.hint), "default": _show(found.default)}
-    if values := [*choices(found), *(f"{prefix}NAME" for prefix in declared.prefixes)]:
+    if values := [
+        *choices_of(found.hint, declared),
+        *(f"{prefix}NAME" for prefix in declared.prefixes),
+    ]:
         rows["values"] = ", ".join(values)
     if declared.within != "(-inf, inf)":
         rows["range"] = f"{declared.within} {declared.unit}".rstrip()

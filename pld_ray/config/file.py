@@ -8,7 +8,6 @@ import difflib
 import functools
 import os
 import pathlib
-import sys
 from collections.abc import Mapping
 from typing import Any, Literal, get_origin
 
@@ -97,11 +96,6 @@ def encode(config: Any) -> dict[str, Any]:
 def dump_config(config: Any) -> str:
     """The complete configuration as YAML that `--config_path` reads back."""
     return yaml.safe_dump(encode(config), sort_keys=False)
-
-
-def main_print(config: Any) -> None:
-    """Print the complete configuration."""
-    sys.stdout.write(dump_config(config))
 
 
 # --- keys -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The command line's configuration as dataclasses; `config_file` reads and writes them."""
+"""The command line's configuration as dataclasses; `config/file.py` reads and writes them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,6 @@ from pld_ray.config.groups import (
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.errors import UserError
 from pld_ray.options import check_options, option
-
-__all__ = [
-    "CheckpointConfig",
-    "ConfigError",
-    "EnvConfig",
-    "EvaluationConfig",
-    "PlacementConfig",
-    "PolicyConfig",
-    "RunnersConfig",
-    "TrackingConfig",
-    "TrainConfig",
-]
 
 
 class ConfigError(UserError, ValueError):

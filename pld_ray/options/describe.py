@@ -37,8 +37,6 @@ def _accepted(hint: Any, declared: Option, plural: bool = False) -> str:
         return f"a list of {count}{different}{_accepted(parts[0], declared, True)}"
     if origin is dict:
         return f"a mapping of names to {_accepted(parts[1], declared, True)}"
-    if hint is bool:
-        return "true or false"
     if hint in (int, float):
         noun = "whole number" if hint is int else "number"
         unit = f" {declared.unit}" if declared.unit else ""
@@ -58,6 +56,8 @@ def choices_of(hint: Any, declared: Option) -> list[str]:
     inner, _ = without_none(hint)
     if typing.get_origin(inner) is Literal:
         return list(typing.get_args(inner))
+    if inner is bool:
+        return ["true", "false"]
     return list(declared.values) if inner is str and declared.path is None else []
 
 

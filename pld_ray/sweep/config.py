@@ -11,7 +11,6 @@ from pld_ray.config.credentials import refuse_password
 from pld_ray.config.file import (
     check_key,
     decode,
-    dump_config,
     encode,
     field_names,
     load_config,
@@ -295,8 +294,3 @@ def label(point: Point) -> str:
 
 def short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def dump_sweep(config: SweepConfig) -> str:
-    """The sweep as YAML that `make_sweep` reads back."""
-    return dump_config(config)

@@ -21,7 +21,7 @@ from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.cluster import check_fits, start_ray
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.sweep import plan
-from pld_ray.sweep.config import Sweep, SweepConfig, dump_sweep
+from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.ended import EndedTrials, known_names, known_points, point_key
 from pld_ray.sweep.interrupt import sigterm_as_interrupt
 from pld_ray.sweep.outcome import as_csv, summarize, trial_row
@@ -61,7 +61,7 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
             write_atomically(folder / BASE_FILE, dump_config(sweep.base))
             settings = decode(SweepConfig, encode(sweep.config))
             settings.output_dir = None
-            write_atomically(folder / SWEEP_FILE, dump_sweep(settings))
+            write_atomically(folder / SWEEP_FILE, dump_config(settings))
             return _Driver(sweep, folder, resumed=False).run()
     finally:
         if own_ray:

@@ -4,8 +4,9 @@ import pytest
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.explain import choices, config_fields, explain, presets_with
+from pld_ray.config.explain import config_fields, explain, presets_with
 from pld_ray.config.file import field_names, load_config
+from pld_ray.options import choices_of
 
 KEYS = [name for name in field_names(TrainConfig) if not name.endswith("*")]
 
@@ -56,7 +57,9 @@ def test_a_wrong_key_is_answered_with_the_closest_one(key, hint):
         explain(key)
 
 
-FIELDS = [field for field in config_fields().values() if len(choices(field)) > 1]
+FIELDS = [
+    field for field in config_fields().values() if len(choices_of(field.hint, field.option)) > 1
+]
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.key)
@@ -66,7 +69,7 @@ def test_every_listed_value_is_accepted_and_another_is_not(field):
         "algorithm.gripper": ["--algorithm.residual_dims=[]"],
         "policy.rtc": ["--policy.prefetch=true"],
     }
-    for value in choices(field):
+    for value in choices_of(field.hint, field.option):
         args = [f"--{field.key}={value}", *needs.get(field.key, [])]
         assert load_config(TrainConfig, args) is not None
 

@@ -240,6 +240,7 @@ def test_a_preset_has_its_source_s_values_and_no_other(name):
 def test_every_shipped_preset_builds_and_takes_a_step(name):
     params = preset(name)
     params.vision_encoder_name = "none"  # images are tested with images
+    params.batch_size = 16
     update = make_update(params, action_dim=ACTION_DIM)
     if params.calql_steps:
         figures = CalQLInitialization(update, update.replay.offline).run(1)

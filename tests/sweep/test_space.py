@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
 from pld_ray.config.file import dump_config, read_config
-from pld_ray.sweep.config import describe, dump_sweep, label, load_sweep
+from pld_ray.sweep.config import describe, label, load_sweep
 from pld_ray.sweep.plan import (
     WithinBounds,
     bundles,
@@ -152,7 +152,7 @@ def test_flags_override_the_file_and_the_dump_reads_back(load, tmp_path):
     sweep = load({"space": UTD}, "--scheduler.type=asha", "--seeds=[5,6]", "--name=other")
     assert sweep.config.name == "other"
     again = tmp_path / "again.yaml"
-    again.write_text(dump_sweep(sweep.config))
+    again.write_text(dump_config(sweep.config))
     assert load_sweep([str(again)]).config == sweep.config
     assert load({"space": UTD}).config.name == "my_sweep"
 
