@@ -99,8 +99,9 @@ class PoolOptions:
         16, "Rows that one pool request batch may hold.", within="[1, 4096]"
     )
     max_wait_ms: float = option(
-        5.0,
-        "Milliseconds for which an idle replica waits for more requests, once there is one.",
+        25.0,
+        "Milliseconds for which an idle replica waits for more requests at most; it waits a tenth "
+        "of the time that its last batch took.",
         within="[0, 60000]",
         unit="ms",
     )

@@ -17,6 +17,8 @@ from pld_ray.policies import Prediction
 from pld_ray.pool.messages import Answer, Request
 from pld_ray.pool.metrics import ReplicaStatistics
 
+WAIT_SHARE = 0.1  # of the time that the last batch took
+
 
 @dataclasses.dataclass
 class Waiting:
@@ -32,14 +34,16 @@ class Batcher:
 
     `infer` runs in a worker thread, one batch at a time, so requests keep arriving meanwhile: a
     busy replica forms full batches of what has come in. When it has finished one, the callers who
-    were answered are about to ask again, so it waits for `max_wait_ms` before it takes what is
-    there. A request is never split; one larger than `max_batch_size` is a batch of its own.
+    were answered are about to ask again, so it waits before it takes what is there: a tenth of the
+    time that the last batch took, which costs a lone caller little and lets callers in lock step
+    share their batches. A request is never split; one larger than `max_batch_size` is a batch of
+    its own.
 
     Args:
         infer: takes the arguments of `BasePolicy.infer`, and `leftovers` if a request of the batch
             has some.
         max_batch_size: rows.
-        max_wait_ms: milliseconds that a batch waits for company, while `infer` is idle.
+        max_wait_ms: milliseconds that a batch waits for company at most, while `infer` is idle.
         statistics: where batches and answers are counted.
     """
 
@@ -53,6 +57,7 @@ class Batcher:
         self._infer = infer
         self._max_rows = max_batch_size
         self._max_wait = max_wait_ms / 1000.0
+        self._last_batch_s = 0.0
         self._waiting: collections.deque[Waiting] = collections.deque()
         self._rows_waiting = 0
         self._rows_in_work = 0
@@ -114,7 +119,7 @@ class Batcher:
             await self._arrival.wait()
         with contextlib.suppress(TimeoutError):
             # from now, not from the arrival: what comes back after a batch shares the next one
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + self._max_wait):
+            async with asyncio.timeout(min(self._max_wait, WAIT_SHARE * self._last_batch_s)):
                 while self._rows_waiting < self._max_rows and not self._closed:
                     self._arrival.clear()
                     await self._arrival.wait()
@@ -145,8 +150,8 @@ class Batcher:
 
     async def _serve(self, batch: list[Waiting]) -> None:
         self._rows_in_work = sum(one.request.rows for one in batch)
-        depth = self.queue_depth
-        self._statistics.started(depth, time.monotonic())
+        depth, started = self.queue_depth, time.monotonic()
+        self._statistics.started(depth, started)
         try:
             requests = [one.request for one in batch]
             answer = await asyncio.get_running_loop().run_in_executor(
@@ -161,7 +166,8 @@ class Batcher:
         else:
             self._statistics.consecutive_failures = 0
         rows, self._rows_in_work = self._rows_in_work, 0
-        self._statistics.finished(rows, self.queue_depth, time.monotonic())
+        self._last_batch_s = (now := time.monotonic()) - started
+        self._statistics.finished(rows, self.queue_depth, now)
 
     def _deliver(self, batch: list[Waiting], answer: Prediction, depth: int) -> None:
         if len(answer.chunks) != self._rows_in_work:

@@ -56,7 +56,7 @@ class PoolClient:
         self._token = token
         self._exchange = Exchange(controller, table, token, seed)
         close = functools.partial(close_all, self._exchange.connections)
-        weakref.finalize(self, event_loop().call_soon_threadsafe, close).atexit = False
+        weakref.finalize(self._exchange, event_loop().call_soon_threadsafe, close).atexit = False
         self.action_dim = description.action_dim
         self.n_action_steps = description.n_action_steps
         self.input_features = dict(description.input_features)

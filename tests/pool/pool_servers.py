@@ -24,8 +24,10 @@ class Doubling:
     def __init__(self) -> None:
         self.release, self.cancelled = asyncio.Event(), asyncio.Event()
         self.endpoint = ("", 0)
+        self.requests = 0
 
     async def answer(self, request: Request) -> Answer:
+        self.requests += 1
         x = request.observations["x"]
         if x[0] < 0:
             raise ValueError("below zero")

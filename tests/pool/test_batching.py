@@ -1,10 +1,12 @@
 import asyncio
 import threading
+import time
 
 import numpy as np
 import pytest
 
 from pld_ray.policies import Prediction
+from pld_ray.pool import batching
 from pld_ray.pool.batching import Batcher, merge
 from pld_ray.pool.messages import Request
 from pld_ray.pool.metrics import ReplicaStatistics
@@ -99,33 +101,51 @@ def test_a_request_larger_than_a_batch_is_one():
     asyncio.run(play())
 
 
-def test_an_idle_replica_waits_for_a_full_batch():
+async def slow_batch(gate, batcher, seconds, *values):
+    """Answers one batch that takes so long."""
+    gate.open.clear()
+    while gate.started.acquire(blocking=False):
+        pass  # of batches before
+    answers = [submit(batcher, value) for value in values]
+    await gate.wait_for_a_batch()
+    await asyncio.sleep(seconds)
+    gate.open.set()
+    await asyncio.gather(*answers)
+
+
+def test_whom_a_batch_answered_is_waited_for_a_share_of_its_time(monkeypatch):
+    monkeypatch.setattr(batching, "WAIT_SHARE", 20)
+
     async def play():
         gate = Gate()
-        batcher = make(gate, max_batch_size=2, max_wait_ms=3.6e6)
-        first = submit(batcher, 1)
-        await asyncio.sleep(0.01)
-        assert not gate.batches
-        await asyncio.gather(first, submit(batcher, 2))
-        assert gate.batches == [[1, 2]]
+        batcher = make(gate, max_batch_size=4, max_wait_ms=3.6e6)
+        await submit(batcher, 9)  # nothing is known: it goes at once
+        await slow_batch(gate, batcher, 0.03, 0, 1, 2)
+        first = submit(batcher, 3)
+        await asyncio.sleep(0.05)
+        assert len(gate.batches) == 2
+        await asyncio.gather(first, submit(batcher, 4))  # together, when 0.6 s are over
+        await submit(batcher, 5)  # the last batch took hardly any time
+        assert gate.batches == [[9], [0, 1, 2], [3, 4], [5]]
 
     asyncio.run(play())
 
 
-def test_the_wait_begins_when_the_replica_is_idle_and_ends():
+def test_a_full_batch_and_the_limit_end_the_wait(monkeypatch):
+    monkeypatch.setattr(batching, "WAIT_SHARE", 1e4)
+
     async def play():
-        gate = Gate(is_open=False)
-        batcher = make(gate, max_batch_size=4, max_wait_ms=500)
-        first = [submit(batcher, value) for value in range(4)]
-        await gate.wait_for_a_batch()
-        queued = submit(batcher, 5)
-        await asyncio.sleep(0.6)  # longer than the wait, but the replica is busy
-        gate.open.set()
-        await asyncio.gather(*first)
-        again = [submit(batcher, value) for value in range(3)]  # whom it answered ask again
-        await asyncio.gather(queued, *again)
-        await submit(batcher, 6)  # nobody comes: it goes alone
-        assert gate.batches == [[0, 1, 2, 3], [5, 0, 1, 2], [6]]
+        gate = Gate()
+        batcher = make(gate, max_batch_size=2, max_wait_ms=3.6e6)
+        await slow_batch(gate, batcher, 0.02, 1)
+        start = time.monotonic()
+        await asyncio.gather(submit(batcher, 1), submit(batcher, 2))
+        assert time.monotonic() - start < 100  # not 200 s
+        impatient = make(gate, max_batch_size=2, max_wait_ms=0)
+        await slow_batch(gate, impatient, 0.02, 1)
+        start = time.monotonic()
+        await submit(impatient, 2)
+        assert time.monotonic() - start < 100
 
     asyncio.run(play())
 

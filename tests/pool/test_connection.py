@@ -1,6 +1,7 @@
 """The socket between clients and replicas: answers, tokens, strangers; without Ray."""
 
 import asyncio
+import gc
 import re
 
 import numpy as np
@@ -122,3 +123,20 @@ def test_a_replica_that_cannot_be_reached_is_said():
             await Connection.open(("127.0.0.1", 1), TOKEN)
 
     asyncio.run(play())
+
+
+def test_a_request_outlives_its_client():
+    async def play():
+        async with running_server() as server:
+            endpoints = {"there": server.endpoint}
+            table = ReplicaTable((1, 0), {"there": 0.0}, endpoints)
+            client = PoolClient("no controller", table, DESCRIPTION, 60, 30, TOKEN)
+            pending = client.submit({"x": np.full((1, 1), 99, dtype=np.float32)}, [""], [0])
+            del client
+            gc.collect()
+            await asyncio.sleep(0.1)
+            server.release.set()
+            assert (await asyncio.wrap_future(pending)).chunks.tolist() == [[[198.0]]]
+            assert server.requests == 1  # it was not asked again
+
+    asyncio.run(asyncio.wait_for(play(), 60))

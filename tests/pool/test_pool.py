@@ -168,17 +168,6 @@ def test_leftovers_for_a_policy_that_takes_none_are_refused(pool, make_observati
         pool.client().submit(make_observations(1, 0), [""], [0], [0], np.zeros((1, 2, 7)))
 
 
-def test_a_bad_checkpoint_is_refused_before_any_actor_starts(tmp_path):
-    with pytest.raises(FileNotFoundError, match="not a directory"):
-        BasePolicyPool(PoolSpec(arguments={"path": str(tmp_path / "nothing")}))
-    with pytest.raises(ValueError, match=r"replicas=0: must be a whole number in \[1, 1024\]"):
-        BasePolicyPool(PoolSpec(replicas=0))
-    with pytest.raises(ValueError, match="max_replicas=2: must be null or at least replicas=3"):
-        BasePolicyPool(PoolSpec(replicas=3, max_replicas=2))
-    with pytest.raises(ValueError, match=r"deadline_s=0: must be a number in \(0, 1e6\] s"):
-        BasePolicyPool(PoolSpec(deadline_s=0))
-
-
 def test_stop_leaves_no_actors_and_clients_say_so(pool, make_observations):  # the pool's last test
     client = pool.client()
     names = [pool.name, *(replica["name"] for replica in pool.metrics()["replicas"])]

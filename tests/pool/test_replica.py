@@ -1,9 +1,7 @@
 import numpy as np
-import pytest
 
 from pld_ray.policies import PolicyDescription, Prediction
 from pld_ray.pool.replica import warm_up
-from pld_ray.pool.spec import resolve
 
 
 class Looking:
@@ -60,10 +58,3 @@ def test_both_paths_of_real_time_chunking_are_warmed_up():
     policy = Looking(rtc=True)
     warm_up(policy, PolicyDescription.of(policy), max_batch_size=2)
     assert policy.leftovers == [None, (1, 4, 7), None, (2, 4, 7)]
-
-
-def test_policies_are_named_by_module_and_function():
-    assert resolve("json:dumps")(1) == "1"
-    for wrong in ("json", "json:nothing", "no_such_module:make", ":"):
-        with pytest.raises(ValueError, match="give 'module:function'"):
-            resolve(wrong)
