@@ -10,7 +10,7 @@ from typing import Any
 
 from pld_ray.policies import PolicyDescription
 from pld_ray.pool.autoscaler import Pressure, scale
-from pld_ray.pool.member import Member, NotStarted, Unwell
+from pld_ray.pool.member import Member, ReplicaFailed, StartFailed
 from pld_ray.pool.messages import ReplicaTable
 from pld_ray.pool.metrics import added_up, counter, latency_ms
 from pld_ray.pool.spec import PoolSpec
@@ -153,7 +153,7 @@ class PoolController:
         """Wait until the replica is ready, then look at it as long as it does well."""
         try:
             description = await member.load()
-        except NotStarted as error:
+        except StartFailed as error:
             self._not_started(member, str(error))
             return
         if member.state != "starting":
@@ -166,10 +166,10 @@ class PoolController:
             await asyncio.sleep(POLL_S)
             try:
                 await member.poll(self._table)
-            except Unwell as reason:
+            except ReplicaFailed as reason:
                 self._replace(member, reason)
 
-    def _replace(self, member: Member, reason: Unwell) -> None:
+    def _replace(self, member: Member, reason: ReplicaFailed) -> None:
         if member.state != "ready":
             return
         logger.warning("base-policy replica %s %s: replacing it", member.name, reason)

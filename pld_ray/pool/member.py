@@ -20,11 +20,11 @@ MAX_FAILURES = 3  # batches in a row that raise, after which a replica counts as
 MAX_CONCURRENCY = 1000  # calls that may wait in one actor
 
 
-class NotStarted(Exception):
+class StartFailed(Exception):
     """A replica is not ready; the message says why."""
 
 
-class Unwell(Exception):
+class ReplicaFailed(Exception):
     """A replica must be replaced; the message says why."""
 
 
@@ -63,18 +63,18 @@ class Member:
         """Return when the replica is ready.
 
         Raises:
-            NotStarted: it failed, or takes longer than `start_timeout_s`.
+            StartFailed: it failed, or takes longer than `start_timeout_s`.
         """
         limit = self._spec.start_timeout_s
         try:
             description, self.endpoint = await asyncio.wait_for(self._handle.load.remote(), limit)
         except RayTaskError as error:  # the policy's own, without Ray's traceback
             cause = error.cause if isinstance(error.cause, BaseException) else error
-            raise NotStarted(f"{type(cause).__name__}: {cause}") from error
+            raise StartFailed(f"{type(cause).__name__}: {cause}") from error
         except RayError as error:
-            raise NotStarted(str(error)) from error
+            raise StartFailed(str(error)) from error
         except TimeoutError:
-            raise NotStarted(
+            raise StartFailed(
                 f"not ready within start_timeout_s={limit:g}; it needs {self._spec.needs()} and "
                 f"free in the cluster are {ray.available_resources()}"
             ) from None
@@ -84,19 +84,19 @@ class Member:
         """Hand over the newest table and take the replica's counts.
 
         Raises:
-            Unwell: it was lost, hangs or fails.
+            ReplicaFailed: it was lost, hangs or fails.
         """
         limit = self._spec.hang_timeout_s
         try:
             self.counts = await asyncio.wait_for(self._handle.poll.remote(table), limit)
         except RayError as error:
-            raise Unwell(f"was lost ({type(error).__name__})") from error
+            raise ReplicaFailed(f"was lost ({type(error).__name__})") from error
         except TimeoutError:
-            raise Unwell(f"did not answer for {limit:g} s") from None
+            raise ReplicaFailed(f"did not answer for {limit:g} s") from None
         if (seconds := self.counts["busy_for_s"]) > limit:
-            raise Unwell(f"hangs: its policy has not returned for {seconds:.0f} s")
+            raise ReplicaFailed(f"hangs: its policy has not returned for {seconds:.0f} s")
         if self.counts["consecutive_failures"] >= MAX_FAILURES:
-            raise Unwell(f"failed on {MAX_FAILURES} batches in a row")
+            raise ReplicaFailed(f"failed on {MAX_FAILURES} batches in a row")
 
     async def metrics(self) -> dict[str, Any] | None:
         """Its counts; None if it does not answer."""

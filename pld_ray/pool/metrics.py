@@ -145,7 +145,7 @@ def added_up(snapshots: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 class RayMetrics:
-    """The same figures for Ray's metrics endpoint, tagged with pool and replica."""
+    """The same for Ray's metrics endpoint, tagged with pool and replica."""
 
     def __init__(self, pool: str, replica: str) -> None:
         tags = {"pool": pool, "replica": replica}

@@ -57,7 +57,8 @@ def waiting(folder):
 
 
 @pytest.mark.parametrize("rtc", [False, pytest.param(True, marks=pytest.mark.chaos)])
-def test_chunks_and_features_come_from_one_inference_as_inline(make_pool, rtc):
+def test_two_replicas_answer_as_one_inline_policy(make_pool, rtc):
+    """Chunks and features come from one inference; what raises is asked of each replica once."""
     pool = make_pool(replicas=2, rtc=rtc)
     inline = AddingPolicy(rtc=rtc)
     played = []
@@ -73,7 +74,14 @@ def test_chunks_and_features_come_from_one_inference_as_inline(make_pool, rtc):
     for ours, theirs in zip(played[1][0], played[0][0], strict=True):
         np.testing.assert_array_equal(ours[0], theirs[0])
         np.testing.assert_array_equal(ours[1], theirs[1])
-    assert played[0][1] == played[1][1] == pool.metrics()["requests"]
+    metrics = pool.metrics()
+    assert played[0][1] == played[1][1] == metrics["requests"]
+    assert metrics["retries"] == 0
+    client = pool.client()
+    with pytest.raises(RuntimeError, match="the policy cannot"):
+        ask(client, FAIL)
+    assert ask(client, 1) == [11.0]
+    assert pool.metrics()["retries"] == 1
 
 
 @pytest.mark.chaos
@@ -142,15 +150,6 @@ def test_a_request_without_an_answer_fails_at_its_deadline(make_pool, tmp_path):
     assert metrics["deadline_misses"] == 2
     # the second one's time was over in the queue: it was never computed
     assert metrics["batch_sizes"] == {1: 2}
-
-
-def test_a_policy_that_raises_is_asked_of_every_replica_once(make_pool):
-    pool = make_pool(replicas=2)
-    client = pool.client()
-    with pytest.raises(RuntimeError, match="the policy cannot"):
-        ask(client, FAIL)
-    assert ask(client, 1) == [11.0]
-    assert pool.metrics()["retries"] == 1
 
 
 @pytest.mark.chaos
