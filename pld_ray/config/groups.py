@@ -100,8 +100,8 @@ class PoolOptions:
     )
     max_wait_ms: float = option(
         25.0,
-        "Milliseconds for which an idle replica waits for more requests at most; it waits a tenth "
-        "of the time that its last batch took.",
+        "Milliseconds for which a replica waits for callers in lock step at most; others are never "
+        "waited for.",
         within="[0, 60000]",
         unit="ms",
     )

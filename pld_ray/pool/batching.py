@@ -17,7 +17,7 @@ from pld_ray.policies import Prediction
 from pld_ray.pool.messages import Answer, Request
 from pld_ray.pool.metrics import ReplicaStatistics
 
-WAIT_SHARE = 0.1  # of the time that the last batch took
+WAIT_SHARE = 0.1  # of the time that a batch took: so soon do callers in lock step return
 
 
 @dataclasses.dataclass
@@ -33,11 +33,11 @@ class Batcher:
     """Collects requests until `max_batch_size` rows wait, or the wait for more is over.
 
     `infer` runs in a worker thread, one batch at a time, so requests keep arriving meanwhile: a
-    busy replica forms full batches of what has come in. When it has finished one, the callers who
-    were answered are about to ask again, so it waits before it takes what is there: a tenth of the
-    time that the last batch took, which costs a lone caller little and lets callers in lock step
-    share their batches. A request is never split; one larger than `max_batch_size` is a batch of
-    its own.
+    busy replica forms full batches of what has come in. Callers in lock step ask again as soon as
+    they were answered. They share their batches because after a batch as many rows as it answered
+    are waited for, a tenth of its time at most, if half of those that the batch before answered
+    came back so soon. Callers who play a chunk between two requests are never waited for.
+    A request is never split; one larger than `max_batch_size` is a batch of its own.
 
     Args:
         infer: takes the arguments of `BasePolicy.infer`, and `leftovers` if a request of the batch
@@ -57,7 +57,9 @@ class Batcher:
         self._infer = infer
         self._max_rows = max_batch_size
         self._max_wait = max_wait_ms / 1000.0
-        self._last_batch_s = 0.0
+        self._rows_answered = self._rows_returned = 0  # by the last batch; soon after it
+        self._returned_by = 0.0
+        self._lock_step = False
         self._waiting: collections.deque[Waiting] = collections.deque()
         self._rows_waiting = 0
         self._rows_in_work = 0
@@ -89,6 +91,8 @@ class Batcher:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(Waiting(request, now, answer))
         self._rows_waiting += request.rows
+        if now <= self._returned_by:
+            self._rows_returned += request.rows
         self._empty.clear()
         self._statistics.depth(self.queue_depth, now)
         self._arrival.set()
@@ -117,10 +121,14 @@ class Batcher:
         while not self._waiting:
             self._arrival.clear()
             await self._arrival.wait()
+        left = self._returned_by - time.monotonic() if self._lock_step else 0.0
         with contextlib.suppress(TimeoutError):
-            # from now, not from the arrival: what comes back after a batch shares the next one
-            async with asyncio.timeout(min(self._max_wait, WAIT_SHARE * self._last_batch_s)):
-                while self._rows_waiting < self._max_rows and not self._closed:
+            async with asyncio.timeout(max(0.0, left)):
+                while (
+                    self._rows_returned < self._rows_answered
+                    and self._rows_waiting < self._max_rows
+                    and not self._closed
+                ):
                     self._arrival.clear()
                     await self._arrival.wait()
 
@@ -166,7 +174,10 @@ class Batcher:
         else:
             self._statistics.consecutive_failures = 0
         rows, self._rows_in_work = self._rows_in_work, 0
-        self._last_batch_s = (now := time.monotonic()) - started
+        now = time.monotonic()
+        self._lock_step = 2 * self._rows_returned >= self._rows_answered > 0
+        self._rows_answered, self._rows_returned = rows, 0
+        self._returned_by = now + min(self._max_wait, WAIT_SHARE * (now - started))
         self._statistics.finished(rows, self.queue_depth, now)
 
     def _deliver(self, batch: list[Waiting], answer: Prediction, depth: int) -> None:

@@ -113,39 +113,44 @@ async def slow_batch(gate, batcher, seconds, *values):
     await asyncio.gather(*answers)
 
 
-def test_whom_a_batch_answered_is_waited_for_a_share_of_its_time(monkeypatch):
-    monkeypatch.setattr(batching, "WAIT_SHARE", 20)
+def test_callers_in_lock_step_share_their_batches(monkeypatch):
+    monkeypatch.setattr(batching, "WAIT_SHARE", 100)
 
     async def play():
         gate = Gate()
-        batcher = make(gate, max_batch_size=4, max_wait_ms=3.6e6)
-        await submit(batcher, 9)  # nothing is known: it goes at once
+        batcher = make(gate, max_batch_size=8, max_wait_ms=3.6e6)
         await slow_batch(gate, batcher, 0.03, 0, 1, 2)
-        first = submit(batcher, 3)
+        await slow_batch(gate, batcher, 0.03, 3, 4)  # two of three come back: not waited for yet
+        first = submit(batcher, 5)
         await asyncio.sleep(0.05)
         assert len(gate.batches) == 2
-        await asyncio.gather(first, submit(batcher, 4))  # together, when 0.6 s are over
-        await submit(batcher, 5)  # the last batch took hardly any time
-        assert gate.batches == [[9], [0, 1, 2], [3, 4], [5]]
+        await asyncio.gather(first, submit(batcher, 6))  # as many as were answered: that is all
+        assert gate.batches == [[0, 1, 2], [3, 4], [5, 6]]
 
+    started = time.monotonic()
     asyncio.run(play())
+    assert time.monotonic() - started < 2  # a wait that is not ended takes three seconds
 
 
-def test_a_full_batch_and_the_limit_end_the_wait(monkeypatch):
-    monkeypatch.setattr(batching, "WAIT_SHARE", 1e4)
+def test_callers_out_of_step_and_lone_ones_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr(batching, "WAIT_SHARE", 1e6)
 
     async def play():
         gate = Gate()
-        batcher = make(gate, max_batch_size=2, max_wait_ms=3.6e6)
-        await slow_batch(gate, batcher, 0.02, 1)
-        start = time.monotonic()
-        await asyncio.gather(submit(batcher, 1), submit(batcher, 2))
-        assert time.monotonic() - start < 100  # not 200 s
-        impatient = make(gate, max_batch_size=2, max_wait_ms=0)
-        await slow_batch(gate, impatient, 0.02, 1)
-        start = time.monotonic()
-        await submit(impatient, 2)
-        assert time.monotonic() - start < 100
+        lone = make(gate, max_batch_size=8, max_wait_ms=3.6e6)
+        for value in range(4):  # it has come back: nobody else is to come
+            await submit(lone, value)
+        assert gate.batches == [[0], [1], [2], [3]]
+        gate.batches.clear()
+        playing = make(gate, max_batch_size=8, max_wait_ms=3.6e6)
+        await slow_batch(gate, playing, 0.01, 0, 1, 2)
+        await submit(playing, 3)  # one of three
+        await submit(playing, 4)
+        impatient = make(gate, max_batch_size=8, max_wait_ms=0)
+        for _ in range(2):
+            await slow_batch(gate, impatient, 0.01, 5, 6)
+        await submit(impatient, 7)
+        assert gate.batches == [[0, 1, 2], [3], [4], [5, 6], [5, 6], [7]]
 
     asyncio.run(play())
 
