@@ -9,7 +9,6 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import field_names, load_config
 from pld_ray.config.start_check import check_start
 from pld_ray.options import fields_of
-from pld_ray.rllib import ResidualSACConfig
 from pld_ray.sweep.config import SweepConfig, load_sweep
 from tests import fuzz
 
@@ -107,25 +106,6 @@ def test_a_bad_value_of_a_sweep_is_one_sentence(body, message, tmp_path):
     with pytest.raises(ConfigError, match=message) as refusal:
         load_sweep([str(file)])
     fuzz.check_sentence(str(refusal.value), "")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda c: c.training(utd=float("inf")), "algorithm.utd=inf: must be a number"),
-        (lambda c: c.training(hidden_dims=None), "algorithm.hidden_dims=None: must be a list"),
-        (lambda c: c.training(sampling="foo"), "training.sampling='foo': must be synchronous"),
-        (lambda c: c.training(publish_interval=0), "training.publish_interval=0: must"),
-        (lambda c: c.training(stall_timeout_s=float("nan")), "training.stall_timeout_s=nan"),
-        (lambda c: c.training(collection_seed=-1), "training.collection_seed=-1: must"),
-        (lambda c: c.training(max_staleness=1), "max_staleness=1: must be null or at least"),
-        (lambda c: c.base_policy(type="foo"), "base_policy.type='foo': must be lerobot or none"),
-        (lambda c: c.base_policy(max_batch_size=0), "base_policy.max_batch_size=0"),
-    ],
-)
-def test_rllibs_own_configuration_is_checked_alike(change, message):
-    with pytest.raises(ValueError, match=message):
-        change(ResidualSACConfig()).validate()
 
 
 def test_a_pool_has_the_size_that_the_command_line_has():

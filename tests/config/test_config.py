@@ -4,11 +4,10 @@ import pytest
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.file import dump_config, field_names, load_config
+from pld_ray.config.file import dump_config, load_config
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_grippers
 from pld_ray.jobs.build import offline_cache_folder
-from pld_ray.rllib.config import OPTIONS, ResidualSACConfig
 
 
 def test_the_printed_configuration_reads_back_equal(tmp_path):
@@ -61,19 +60,6 @@ def test_a_wrong_key_in_the_file_names_the_file_and_the_key(tmp_path):
     path.write_text("- 1")
     with pytest.raises(ConfigError, match="must hold a mapping, not a list"):
         load_config(TrainConfig, [f"--config_path={path}"])
-
-
-def test_every_parameter_has_one_name_in_yaml_rllib_and_python():
-    config = TrainConfig()
-    config.algorithm.utd = 4
-    config.algorithm.gamma = 0.9
-    config.algorithm.batch_size = 64
-    rllib = ResidualSACConfig.of_run(config)
-    assert rllib.residual_sac_params() == config.algorithm
-    assert rllib.train_batch_size_per_learner == 64
-    for name in vars(config.algorithm):
-        assert f"algorithm.{name}" in field_names(TrainConfig)
-        assert OPTIONS[name].key == f"algorithm.{name}"
 
 
 @pytest.mark.parametrize(
