@@ -29,6 +29,7 @@ import ray
 from envs.point import PointEnv
 from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout.messages import SampleRequest
 
 STEP_S = 0.02
 EPISODE_LENGTH = 100
@@ -66,13 +67,13 @@ def measure_overhead(steps: int) -> float:
     algorithm = config(0, num_learners=0, sampling="synchronous").build_algo()
     algorithm.initialize()
     runner = algorithm.env_runner_group.local_env_runner
-    runner.sample_columns(num_steps=50, base_only=False)
+    runner.sample_episodes(SampleRequest(50))
     env = PointEnv(EPISODE_LENGTH, STEP_S)
     env.reset(seed=0)
     ours = raw = 0.0
     for _ in range(4):  # in turns, so that a busy neighbour disturbs both
         clock = time.perf_counter()
-        stepped = runner.sample_columns(num_steps=steps // 4, base_only=False)["num_env_steps"]
+        stepped = runner.sample_episodes(SampleRequest(steps // 4)).num_env_steps
         ours += (time.perf_counter() - clock) / stepped
         clock = time.perf_counter()
         for _ in range(steps // 4):
