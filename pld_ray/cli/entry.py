@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "one run in detail, and what can be done with it",
     "register": "put a run's best policy into MLflow's model registry",
     "send": "send MLflow what a run could not send while the server was away",
+    "collect": "record a policy, or the scripted expert, as a LeRobotDataset",
     "convert": "recordings of another format into a LeRobotDataset",
     "norm-stats": "means, deviations and quantiles of a dataset, in OpenPI's format",
     "data": "look at a dataset: figures, outliers, a page with film strips",

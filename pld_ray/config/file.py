@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import difflib
 import functools
+import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -155,6 +156,10 @@ def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -
 # --- flags ----------------------------------------------------------------------------------------
 
 
+REPEATABLE = ("demo_path",)
+"""Lists of texts whose items may each be given with a flag of its own."""
+
+
 def parse_flags(args: list[str], known: list[str]) -> dict[str, str]:
     """Key -> text of each `--key=value` or `--key value`.
 
@@ -176,8 +181,10 @@ def parse_flags(args: list[str], known: list[str]) -> dict[str, str]:
             if not waiting or waiting[0].startswith("--"):
                 raise ConfigError(f"--{key} needs a value: --{key}=VALUE")
             text = waiting.pop(0)
-        if key in flags:
+        if key in flags and key not in REPEATABLE:
             raise ConfigError(f"--{key} is given twice: keep one of them")
+        if key in REPEATABLE and not text.startswith("["):
+            text = json.dumps([*json.loads(flags.get(key, "[]")), text])
         flags[key] = text
     return flags
 

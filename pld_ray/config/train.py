@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pld_ray.config.credentials import refuse_password
 from pld_ray.config.groups import (
@@ -57,6 +58,14 @@ class TrainConfig:
         None,
         "Folder of collected base-policy data; None is `cache/<task>` beside the run's folder.",
         path="new",
+    )
+    demo_path: list[str] = option(
+        [],
+        "LeRobotDatasets whose episodes fill the offline replay in place of successes of the base "
+        "policy; base actions are computed along them. Repeatable.",
+    )
+    demo_episodes: Literal["successes", "all"] = option(
+        "successes", "Which episodes of `demo_path` are taken."
     )
     pretrained_critic: str | None = option(
         None,

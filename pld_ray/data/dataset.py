@@ -72,6 +72,11 @@ class Dataset:
         return self.info["fps"]
 
     @property
+    def tasks(self) -> list[str]:
+        """What is done in the episodes, in words."""
+        return sorted({task for row in self.episodes for task in row.get("tasks") or []})
+
+    @property
     def features(self) -> v3.Features:
         """Name -> dtype, shape, names."""
         return self.info["features"]

@@ -24,6 +24,8 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
 from pld_ray.config.start_check import check_start
+from pld_ray.data.dataset import Dataset
+from pld_ray.data.demonstrations import check_fits
 from pld_ray.jobs.cluster import quiet_ray
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.replay import FrameRing
@@ -31,7 +33,7 @@ from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.entry_point import make_checked
-from pld_ray.rollout.factory import env_maker, make_base_policy
+from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
 from pld_ray.rollout.offline_cache import OfflineCache
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
 
@@ -77,7 +79,11 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         observations, actions = check_policy_matches(
             policy, env.observation_space, env.action_space
         )
-        image_shapes(observations, config.algorithm)
+        cameras = [*image_shapes(observations, config.algorithm), *policy.input_features]
+        env_config = ResidualSACConfig.of_run(config).env_config
+        wanted = wanted_of(observations, actions, cameras, env_config)
+        for path in config.demo_path:
+            check_fits(Dataset(path), wanted)
         check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))
         check_action_bounds(config.algorithm, actions.low.tolist(), actions.high.tolist())
         needed = config.evaluation.held_states + config.evaluation.validation_states

@@ -27,9 +27,9 @@ from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rllib.rounds import Rounds
-from pld_ray.rllib.runners import Runners
+from pld_ray.rllib.runners import Runners, ask_one
 from pld_ray.rollout import factory
-from pld_ray.rollout.messages import PublishedWeights, without_failures
+from pld_ray.rollout.messages import PublishedWeights
 from pld_ray.runs.run_state import PROGRESS_FILE
 
 if TYPE_CHECKING:
@@ -218,18 +218,11 @@ class ResidualSAC(Algorithm):
             EnvRunnerError: no OpenGL library where the runner is; the message says what to install.
         """
         group = self.eval_env_runner_group or self.env_runner_group
-        is_local = group.num_remote_env_runners() == 0
         weights = self.snapshot_weights()
-        films = {}
-        for state in init_state_ids:
-            replies = group.foreach_env_runner(
-                "reply",
-                kwargs={"method": "film", "init_state_id": state, "weights": weights},
-                remote_worker_ids=[] if is_local else group.healthy_env_runner_ids()[:1],
-                local_env_runner=is_local,
-            )
-            (films[state],) = without_failures(replies)
-        return films
+        return {
+            state: ask_one(group, "film", init_state_id=state, weights=weights)
+            for state in init_state_ids
+        }
 
     def snapshot_weights(self) -> PublishedWeights:
         """The present inference state in the object store."""

@@ -13,6 +13,7 @@ from pld_ray.columns import Columns, concatenate_episodes, split_episodes
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.demonstrations import Demonstrations
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.rllib.progress import Progress
@@ -62,6 +63,11 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
         "base_policy_prefetch": policy.prefetch,
         **{name: getattr(config, name) for name in (*SHAPING_SETTINGS, *SHAPING_PARAMS)},
     }
+    if config.demo_path:
+        identity |= {
+            "demonstrations": Demonstrations(config).identity(),
+            "demo_episodes": config.demo_episodes,
+        }
     return json.loads(json.dumps(identity, sort_keys=True))
 
 
@@ -76,6 +82,9 @@ class BaseCollection:
     The data is drawn from `collection_seed`, so that every seed of a run can share it. A cache
     counts its environment steps round by round, as they were collected: a run that reads one has
     the same steps in the same iterations as the run that wrote it.
+
+    With `demo_path` the offline ring holds the episodes of datasets in place of successes of the
+    base policy, which plays the warm-up alone.
 
     Args:
         config: what is collected, and where the cache is.
@@ -107,7 +116,7 @@ class BaseCollection:
             self._count(steps)
         elif self._incomplete():
             self._begin_random_warmup()
-            request = self.runners.request(0, True, self._random_actions)
+            request = self.runners.request(base_only=True, random_actions=self._random_actions)
             batches = self.runners.receive(request)
             self.rounds.append(sum(batch.num_env_steps for batch in batches))
             self._count(self.rounds[-1])
@@ -128,6 +137,8 @@ class BaseCollection:
                 self.offline, self.warmup, self.rounds = cache.load()
                 return
             cache.check_writable()
+        if self.config.demo_path:
+            self.offline = Demonstrations(self.config).load(self.runners)
         self.runners.restart(self.seed)
 
     @property
@@ -144,12 +155,16 @@ class BaseCollection:
         """With random warm-up, once the base policy's successes are complete: fresh episodes."""
         if self._random_actions or self.params.warmup_actions == "base":
             return
-        self._random_actions = len(self.offline) >= self.params.offline_episodes
+        self._random_actions = not self._offline_incomplete()
         if self._random_actions and self.offline:
             self.runners.restart(self.seed)
 
     def _incomplete(self) -> bool:
-        return len(self.offline) < self.params.offline_episodes or self._warmup_incomplete()
+        return self._offline_incomplete() or self._warmup_incomplete()
+
+    def _offline_incomplete(self) -> bool:
+        wanted = self.params.offline_episodes
+        return not self.config.demo_path and len(self.offline) < wanted
 
     def _warmup_incomplete(self) -> bool:
         return num_steps(self.warmup) < self.params.warmup_steps
@@ -161,7 +176,7 @@ class BaseCollection:
                 continue
             episodes = split_episodes(columns, batch.episode_lengths)
             for episode, summary in zip(episodes, batch.episodes, strict=True):
-                if summary.success and len(self.offline) < self.params.offline_episodes:
+                if summary.success and self._offline_incomplete():
                     self.offline.append(episode)
                 if self._random_actions or self.params.warmup_actions == "base":
                     order = (summary.start, runner, summary.env_index)

@@ -20,7 +20,7 @@ from pld_ray.rollout import factory
 RUN_KEYS = (
     *(f"runners.{name}" for name in ("sample_steps", "sampling", "publish_interval")),
     *("runners.max_staleness", "runners.stall_timeout_s"),
-    *("offline_cache", "collection_seed", "pretrained_critic"),
+    *("offline_cache", "collection_seed", "pretrained_critic", "demo_path", "demo_episodes"),
 )
 """Keys of a run, beside the learner's parameters, for which RLlib has no setting of its own."""
 OPTIONS: dict[str, Field] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +13,18 @@ import ray
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import ENV_STEP_TIMER
 
+from envs.experts import PickPlaceExpert
 from pld_ray.algorithm.residual.acting import Actor
-from pld_ray.columns import concatenate_episodes
+from pld_ray.columns import BASE_ACTION, Columns, concatenate_episodes
+from pld_ray.data.demonstrations import Wanted
 from pld_ray.evaluation.play import EpisodeResult, play_init_states
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.rollout import factory
+from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.messages import EpisodeBatch, Failure, PublishedWeights, SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
-from pld_ray.rollout.vector_env import InfosPerEnv, Observation
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv, Observation
 
 
 class ResidualEnvRunner(SingleAgentEnvRunner):
@@ -88,11 +92,9 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             updates = self.weights_updates
         finished, stepped = FinishedEpisodes(), 0
         if self._streams is None:
-            self._streams = self._start_streams(request.base_only)
+            self._streams = self._start_streams(request)
         while stepped < request.num_steps:
-            stepped += self._streams.step(
-                self._step_env, request.base_only, updates, finished, request.random_actions
-            )
+            stepped += self._streams.step(self._step_env, request, updates, finished)
         self._log_rollout(stepped, finished, request.base_only)
         columns, lengths = concatenate_episodes(finished.columns)
         return EpisodeBatch(
@@ -127,10 +129,36 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         self._metrics_sent = time.monotonic()
         return self.get_metrics()
 
-    def _start_streams(self, base_only: bool) -> Streams:
+    def describe_environment(self) -> tuple[Wanted, str]:
+        """What a dataset must have to be played by this runner's networks and base policy; and the
+        task, in words."""
+        env: BaseActionVectorEnv = self.env.unwrapped
+        cameras = [*self.module.networks.image_columns, *env.base_policy.input_features]
+        config, space = self.config.env_config, env.group.observation_space
+        wanted = factory.wanted_of(space, env.single_action_space, cameras, config)
+        (task,) = factory.task_instructions(config)
+        return wanted, task
+
+    def label_episodes(self, episodes: list[Columns], task: str) -> list[Columns]:
+        """Recorded episodes with base actions, and gripper labels where a critic needs them.
+
+        Args:
+            episodes: each [L + 1, ...]; those that have `base_action` keep it.
+            task: the instruction, in words.
+        """
+        env: BaseActionVectorEnv = self.env.unwrapped
+        space: Any = env.single_action_space
+        bare = [episode for episode in episodes if BASE_ACTION not in episode]
+        made = iter(with_base_actions(bare, env.base_policy, task, space, env.prefetch))
+        labelled = [e if BASE_ACTION in e else next(made) for e in episodes]
+        return with_gripper_labels(labelled, self.params, space)
+
+    def _start_streams(self, request: SampleRequest) -> Streams:
         observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
         space = self.env.single_action_space
-        return Streams(observation, space, self.params, self._actor, self._rng, base_only)
+        experts = make_experts(self.env.unwrapped.envs) if request.expert else ()
+        rng, base_only = self._rng, request.base_only
+        return Streams(observation, space, self.params, self._actor, rng, base_only, experts)
 
     def _step_env(self, action: np.ndarray) -> Any:
         """One step; RLlib's bookkeeping, a quarter of its time, is done once a request."""
@@ -195,3 +223,22 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         super().stop()
         if self._evaluation_env is not None:
             self._evaluation_env.close()
+
+
+def make_experts(environments: Sequence[Any]) -> list[PickPlaceExpert]:
+    """A scripted expert for each environment of this process.
+
+    Raises:
+        ValueError: the environments live elsewhere, or know no expert.
+    """
+    if not environments:
+        raise ValueError(
+            "the scripted expert sees the simulator, so it must run in the same process: set "
+            "runners.vectorization=in_process"
+        )
+    if not hasattr(environments[0], "expert_view"):
+        raise ValueError(
+            f"{type(environments[0]).__name__} has no expert_view, so there is no scripted expert "
+            "for it: record the base policy or a checkpoint"
+        )
+    return [PickPlaceExpert(env) for env in environments]

@@ -25,7 +25,7 @@ class Rounds:
 
     def step(self) -> None:
         """One round."""
-        request = self.runners.request(self.progress.published_updates)
+        request = self.runners.request(weights_updates=self.progress.published_updates)
         if self.pipelined:
             self._update()
             self._feed(self.runners.receive(request))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, TIMERS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from pld_ray.columns import Columns
+from pld_ray.data.demonstrations import Wanted
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.learners import Learners
 from pld_ray.rollout.messages import EpisodeBatch, SampleRequest, without_failures
@@ -33,17 +38,14 @@ class Runners:
         """Runners that share a round, at least 1."""
         return max(1, self.group.num_healthy_remote_env_runners())
 
-    def request(
-        self, weights_updates: int, base_only: bool = False, random_actions: bool = False
-    ) -> SampleRequest:
+    def request(self, **how: Any) -> SampleRequest:
         """Ask every runner for its share of a round; remote ones begin at once.
 
         Args:
-            weights_updates: gradient updates behind the weights that they have.
-            base_only, random_actions: as in `SampleRequest`.
+            how: fields of `SampleRequest`.
         """
         steps = max(1, self.config.sample_steps // self.num_healthy)
-        request = SampleRequest(steps, base_only, random_actions, weights_updates)
+        request = SampleRequest(steps, **how)
         if self.group.num_remote_env_runners() > 0:
             self.ask(request)
         return request
@@ -96,6 +98,18 @@ class Runners:
                 timeout_seconds=None,
             )
 
+    def describe_environment(self) -> tuple[Wanted, str]:
+        """What a dataset must have to be learnt from here, and the task, in words."""
+        return ask_one(self.group, "describe_environment")
+
+    def label_episodes(self, episodes: Sequence[Columns], task: str) -> list[Columns]:
+        """Recorded episodes as the runners would have stored them.
+
+        Raises:
+            EnvRunnerError: the base policy cannot answer for them.
+        """
+        return ask_one(self.group, "label_episodes", episodes=list(episodes), task=task)
+
     def restart(self, seed: int) -> None:
         """New episodes on every runner, from `seed`."""
         self.group.foreach_env_runner(
@@ -106,3 +120,21 @@ class Runners:
         if metrics := [batch.metrics for batch in batches if batch.metrics is not None]:
             self.metrics.aggregate(metrics, key=ENV_RUNNER_RESULTS)
         return batches
+
+
+def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
+    """What a method of the first healthy runner, or of the one in this process, returns.
+
+    Raises:
+        EnvRunnerError: the method raised.
+    """
+    if group.num_remote_env_runners() == 0:  # RLlib passes a local one no arguments
+        return without_failures([group.local_env_runner.reply(method, **kwargs)])[0]
+    replies = group.foreach_env_runner(
+        "reply",
+        kwargs={"method": method, **kwargs},
+        remote_worker_ids=group.healthy_env_runner_ids()[:1],
+        local_env_runner=False,
+        timeout_seconds=None,
+    )
+    return without_failures(replies)[0]

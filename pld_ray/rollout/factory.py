@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +12,7 @@ import ray
 from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envs
+from pld_ray.data.demonstrations import Wanted
 from pld_ray.policies import BasePolicy, NoBasePolicy
 from pld_ray.rollout.entry_point import environment_class
 from pld_ray.rollout.env_group import EnvGroup, InProcessEnvs, MakeEnv
@@ -87,6 +88,34 @@ def make_base_policy(policy: BasePolicy | Mapping[str, Any], action_space: gym.S
     from pld_ray.policies import load_base_policy
 
     return load_base_policy(**arguments)
+
+
+def wanted_of(
+    observations: gym.Space, actions: gym.Space, cameras: Collection[str], env_config: Any
+) -> Wanted:
+    """What a dataset must have to be learnt from in this environment.
+
+    Args:
+        observations, actions: the environment's own spaces.
+        cameras: columns of images that somebody reads; others are not asked for.
+        env_config: of the runners.
+    """
+    space: Any = actions
+    spaces: Any = observations
+    shapes = {
+        name: tuple(each.shape or ())
+        for name, each in spaces.items()
+        if len(each.shape or ()) < 3 or name in cameras
+    }
+    name = str(env_config.get("entry_point") or env_config.get("task") or "the environment")
+    return Wanted(shapes, space.low, space.high, steps_per_second(env_config), name)
+
+
+def steps_per_second(env_config: Mapping[str, Any]) -> float | None:
+    """The environment's steps per second, gymnasium's `render_fps`; None where it is not told."""
+    entry_point = env_config.get("entry_point")
+    made: Any = environment_class(entry_point) if entry_point else envs.LiberoEnv
+    return getattr(made, "metadata", {}).get("render_fps")
 
 
 def task_instructions(env_config: Mapping[str, Any]) -> list[str]:

@@ -35,6 +35,9 @@ class SampleRequest:
         num_steps: environment steps at least, over all its environments.
         base_only: act as the base policy alone (offline collection, warm-up).
         random_actions: with `base_only`, uniform actions in place of the base policy's.
+        expert: with `base_only`, the scripted expert's actions in place of the base policy's.
+        explore: noise on the residual's actions; without it they are the deterministic ones.
+        keep_probing: the steps of probing are part of an episode's columns.
         weights_updates: gradient updates behind the weights that the runner has, unless it takes
             `weights` first.
         weights: taken first; None keeps what it has.
@@ -47,6 +50,9 @@ class SampleRequest:
     num_steps: int
     base_only: bool = False
     random_actions: bool = False
+    expert: bool = False
+    explore: bool = True
+    keep_probing: bool = False
     weights_updates: int = 0
     weights: PublishedWeights | None = None
     generation: int = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -14,7 +14,18 @@ from pld_ray.columns import BASE_ACTION, Columns
 from pld_ray.rollout.episode import EpisodeBuilder, EpisodeSummary
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.gripper_record import GripperRecord
+from pld_ray.rollout.messages import SampleRequest
 from pld_ray.rollout.vector_env import Observation
+
+
+class Expert(Protocol):
+    """Acts from the simulator's own state, see `envs.experts`."""
+
+    def reset(self, rng: np.random.Generator) -> None:
+        """Look at the scene after a reset."""
+
+    def act(self) -> np.ndarray:
+        """The next action [A] float32."""
 
 
 @dataclass
@@ -62,6 +73,7 @@ class Streams:
         actor: composes base action and residual.
         rng: of probing lengths, exploration and random actions.
         base_only: as for `step`.
+        experts: one for each environment, for requests that ask for them.
     """
 
     def __init__(
@@ -72,6 +84,7 @@ class Streams:
         actor: Actor,
         rng: np.random.Generator,
         base_only: bool,
+        experts: Sequence[Expert] = (),
     ) -> None:
         self._params, self._actor, self._rng = params, actor, rng
         self._low, self._high = action_space.low, action_space.high
@@ -90,31 +103,32 @@ class Streams:
         self._clock = 0
         self._open = [_Open(i, 0, self._draw_probe(base_only)) for i in range(n)]
         self._resetting = [False] * n
+        self._experts = experts
+        for i in range(n):
+            self._look(i)
 
     def step(
         self,
         step_env: Callable[[np.ndarray], Any],
-        base_only: bool,
+        request: SampleRequest,
         weights_updates: int,
         finished: FinishedEpisodes,
-        random_actions: bool = False,
     ) -> int:
         """One step of every environment.
 
         Args:
             step_env: actions [N, A] -> observation, reward, terminated, truncated, infos.
-            base_only: act as the base policy alone (offline collection, warm-up).
+            request: who acts, and what is kept; of one episode the same in every step.
             weights_updates: gradient updates behind the weights that the actor has now.
             finished: takes the episodes that end in this step.
-            random_actions: with `base_only`, uniform actions in place of the base policy's.
 
         Returns:
             Environment steps taken: resets and failures are none.
         """
         observation = self._observation
         beta = self._actor.residual_scale
-        takeover = [not base_only and e.steps >= e.probe for e in self._open]
-        action, chosen = self._action(observation, np.array(takeover), random_actions)
+        takeover = [not request.base_only and e.steps >= e.probe for e in self._open]
+        action, chosen = self._action(observation, np.array(takeover), request)
         extra = self._gripper_columns(action, chosen)
 
         self._observation, reward, terminated, truncated, infos = step_env(action)
@@ -124,10 +138,11 @@ class Streams:
         for i, episode in enumerate(self._open):
             if self._resetting[i]:  # the action was ignored
                 self._resetting[i] = False
+                self._look(i)
                 continue
             if episode.steps == 0:
                 episode.weights_updates = weights_updates
-            if episode.steps >= episode.probe:
+            if episode.steps >= episode.probe or request.keep_probing:
                 episode.builder.add(
                     observation,
                     i,
@@ -150,7 +165,7 @@ class Streams:
                 if len(episode.builder):
                     finished.columns.append(episode.builder.finish(self._observation, i))
                 finished.summaries.append(episode.summary(bool(infos[i]["is_success"])))
-            self._begin(i, base_only)
+            self._begin(i, request.base_only)
         return taken
 
     @property
@@ -159,19 +174,22 @@ class Streams:
         return min(episode.start for episode in self._open)
 
     def _action(
-        self, observation: Observation, takeover: np.ndarray, random_actions: bool
+        self, observation: Observation, takeover: np.ndarray, request: SampleRequest
     ) -> tuple[np.ndarray, np.ndarray]:
         """Actions [N, A], and the joint gripper choices [N] that the critic made, else -1."""
         base_action = observation[BASE_ACTION]
         action, chosen = base_action.copy(), np.full(len(base_action), -1)
-        if random_actions:
+        if request.expert:
+            action = np.stack([expert.act() for expert in self._experts])
+        if request.random_actions:
             action = self._rng.uniform(self._low, self._high, action.shape).astype(np.float32)
             if self._grippers is not None:
                 drawn = self._grippers.draw(self._rng, len(action))
                 action = self._grippers.commanded(action, base_action, drawn)
         if takeover.any():
-            noise = self._noise.sample()
-            composed, joint = self._actor.act(observation, noise, self._explored(len(action)))
+            noise = self._noise.sample() if request.explore else None
+            forced = self._explored(len(action)) if request.explore else None
+            composed, joint = self._actor.act(observation, noise, forced)
             action = np.where(takeover[:, None], composed, action)
             if joint is not None:
                 chosen[takeover] = joint[takeover]
@@ -189,6 +207,11 @@ class Streams:
             return {}
         stepped = ~np.array(self._resetting)
         return self._grippers.columns(action, self._observation[BASE_ACTION], chosen, stepped)
+
+    def _look(self, i: int) -> None:
+        """Environment i has been reset: its expert, if there is one, sees the scene."""
+        if self._experts:
+            self._experts[i].reset(self._rng)
 
     def _begin(self, i: int, base_only: bool) -> None:
         self._resetting[i] = True

@@ -58,6 +58,7 @@ class BaseActionVectorEnv(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.base_policy = base_policy
+        self.prefetch = prefetch
         options = {"prefetch": True} if prefetch else {}
         self.chunks = ChunkCache(base_policy, self.num_envs, **options)
         self._init_states: deque[int] = deque()

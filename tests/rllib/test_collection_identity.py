@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
 import shutil
 from typing import Any
 
@@ -13,11 +14,13 @@ from toy import CountingEnv, CountingPolicy
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.jobs.build import offline_cache_folder
 from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.env_group import InProcessEnvs
+from pld_ray.rollout.messages import SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
@@ -36,6 +39,7 @@ CANNOT_SHAPE_A_COLUMN = {
         "runners.reset_timeout_s", "runners.stall_timeout_s",
     },
     "of an environment that is not in use": {"env.kwargs"},
+    "of demonstrations, without any": {"demo_episodes"},
 }  # fmt: skip
 GROUPS_AFTER = ("evaluation", "checkpoint", "placement", "tracking")
 IN_IDENTITY = {
@@ -65,6 +69,16 @@ def other(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return {"other": 1.0}
     return "other"
+
+
+def demonstration(root: pathlib.Path) -> pathlib.Path:
+    """A dataset of one transition."""
+    writer = EpisodeWriter(root, Recording(task="reach", fps=20))
+    zeros = np.zeros(2, np.float32)
+    columns = {"action": np.zeros((2, 7), np.float32), "reward": zeros, "residual_scale": zeros}
+    writer.add(columns | {"terminated": zeros > 0, "truncated": zeros > 0}, success=True)
+    writer.finish()
+    return root
 
 
 def leaves(config: Any, prefix: str = "") -> list[str]:
@@ -100,6 +114,8 @@ def test_each_setting_is_in_the_identity_or_said_to_shape_no_column(group, tmp_p
             shutil.copytree(EMBEDDED_ACT, value)
             file = tmp_path / "policy" / "config.json"
             file.write_text(json.dumps({**json.loads(file.read_text()), "dropout": 0.5}))
+        if name == "demo_path":
+            value = [str(demonstration(tmp_path / "demo"))]
         identity = collection_identity(ResidualSACConfig.of_run(changed(name, value)))
         if group == "algorithm":
             free = name.removeprefix("algorithm.") not in IN_IDENTITY
@@ -109,6 +125,20 @@ def test_each_setting_is_in_the_identity_or_said_to_shape_no_column(group, tmp_p
             f"{name}: does it shape what the collection stores? Put it into collection.py's "
             "identity, or into this test's list of what cannot"
         )
+
+
+def test_demonstrations_are_told_apart_by_their_content(tmp_path):
+    root = demonstration(tmp_path / "demo")
+    first, second = (
+        collection_identity(ResidualSACConfig.of_run(changed(name, value)))
+        for name, value in (("demo_path", [str(root)]), ("demo_path", [str(root), str(root)]))
+    )
+    assert first != second
+    moved = shutil.move(root, tmp_path / "moved")
+    assert collection_identity(ResidualSACConfig.of_run(changed("demo_path", [moved]))) == first
+    of_all = changed("demo_path", [moved])
+    of_all.demo_episodes = "all"
+    assert collection_identity(ResidualSACConfig.of_run(of_all)) != first
 
 
 def test_the_default_folder_is_named_after_the_identity_and_nothing_else():
@@ -128,7 +158,9 @@ def collected(params: ResidualSACParams) -> dict[str, np.ndarray]:
     streams = Streams(observation, space, params, NoActor(), rng, True)
     finished = FinishedEpisodes()
     while not finished.columns:
-        streams.step(env.step, True, 0, finished, params.warmup_actions == "random")
+        streams.step(
+            env.step, SampleRequest(1, True, params.warmup_actions == "random"), 0, finished
+        )
     return finished.columns[0]
 
 

@@ -16,6 +16,7 @@ from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
 from pld_ray.policies import Prediction
 from pld_ray.rollout.env_group import InProcessEnvs
 from pld_ray.rollout.gripper_record import GripperRecord
+from pld_ray.rollout.messages import SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
@@ -51,8 +52,9 @@ def open_streams(makers, actor=None, base_only=False, seed=0, **params):
 
 def play(env, streams, steps, base_only=False, weights_updates=0, random_actions=False):
     finished = FinishedEpisodes()
+    request = SampleRequest(1, base_only, random_actions)
     taken = [
-        streams.step(lambda a: env.step(a), base_only, weights_updates, finished, random_actions)
+        streams.step(lambda a: env.step(a), request, weights_updates, finished)
         for _ in range(steps)
     ]
     return finished, taken
@@ -127,7 +129,7 @@ def test_the_policy_s_own_action_stays_in_the_observation(random):
 
     finished = FinishedEpisodes()
     for _ in range(3):
-        streams.step(step, True, 0, finished, random)
+        streams.step(step, SampleRequest(1, True, random), 0, finished)
     assert (finished.columns[0]["base_action"] < 1).all()
 
 

@@ -1,0 +1,103 @@
+"""`pld-ray collect`."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from typing import TYPE_CHECKING
+
+from pld_ray.cli.arguments import Parser, whole_number
+
+if TYPE_CHECKING:
+    from pld_ray.config import TrainConfig
+
+DEFAULT_SUCCESSES = 20
+
+
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "collect",
+        "Records the base policy, a checkpoint's base + residual, or the simulator's scripted "
+        "expert as one LeRobotDataset, from sampled placements. The same command goes on with a "
+        "recording that was stopped. Any dotted key of the configuration is a flag, such as "
+        "--env.cameras=[image].",
+        takes_settings=True,
+    )
+    parser.value("root", "DIR", "folder of the dataset", required=True)
+    parser.value("checkpoint", "DIR", "record base + residual: a folder below RUN_DIR/checkpoints")
+    parser.switch("expert", "record the scripted expert")
+    parser.value(
+        "successes",
+        "N",
+        f"until N succeeded; {DEFAULT_SUCCESSES} unless --episodes is given",
+        read=whole_number,
+    )
+    parser.value("episodes", "N", "until N episodes are in the dataset", read=whole_number)
+    parser.switch("keep_failures", "record episodes that failed too")
+    parser.switch("trust", "with --checkpoint: run the code that a foreign run names")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record."""
+    from pld_ray.config import ConfigError
+    from pld_ray.config.start_check import check_start
+
+    if args.checkpoint is not None and args.expert:
+        raise ConfigError("--checkpoint and --expert exclude each other: give one of them")
+    config = configured(args)
+    if args.print_config:
+        from pld_ray.config.file import dump_config
+
+        print(dump_config(config), end="")
+        return 0
+    check_start(config)
+
+    from pld_ray.cli.ls import plain_console
+    from pld_ray.data.conversion_progress import TerminalSteps
+    from pld_ray.jobs.collect import Actor, Goal, collect
+
+    successes = args.successes or (None if args.episodes else DEFAULT_SUCCESSES)
+    goal = Goal(args.episodes, successes, args.keep_failures)
+    actor: Actor = "residual" if args.checkpoint else "expert" if args.expert else "base"
+    checkpoint = pathlib.Path(args.checkpoint) if args.checkpoint else None
+    played = [0, 0]
+    total = goal.successes or goal.episodes or 0
+    with TerminalSteps(plain_console()).phase("recording", total, "episodes") as advance:
+
+        def on_episode(kept: int, success: bool) -> None:
+            played[0] += 1
+            played[1] += success
+            advance(kept)
+
+        writer = collect(config, pathlib.Path(args.root), goal, actor, checkpoint, on_episode)
+    share = f", {played[1]} of {played[0]} played now succeeded" if played[0] else ""
+    print(
+        f"{writer.root}: {len(writer)} episodes, {sum(writer.successes)} successes, "
+        f"{sum(writer.lengths)} frames{share}\n"
+        f"next: pld-ray data {writer.root}\n"
+        f"      pld-ray train --demo_path={writer.root}"
+    )
+    return 0
+
+
+def configured(args: argparse.Namespace) -> TrainConfig:
+    """The checkpoint's run's configuration with the settings given here, or these alone."""
+    from pld_ray.config import TrainConfig
+    from pld_ray.config.file import load_config
+    from pld_ray.runs.run_dir import run_of_checkpoint
+    from pld_ray.runs.trust import check_trusted
+
+    if args.checkpoint is None:
+        return load_config(TrainConfig, args.settings)
+    run = run_of_checkpoint(args.checkpoint)
+    config = run.load_config()
+    check_trusted(config, run.path / "config.yaml", args.trust)
+    if args.settings:
+        from pld_ray.config import ConfigError
+
+        raise ConfigError(
+            f"--checkpoint takes its run's own configuration; remove {' '.join(args.settings)}"
+        )
+    return config

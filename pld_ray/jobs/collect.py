@@ -1,0 +1,192 @@
+"""`pld-ray collect`: what a policy does, recorded as one LeRobotDataset."""
+
+from __future__ import annotations
+
+import heapq
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import ray
+
+from pld_ray.columns import Columns, split_episodes
+from pld_ray.config import TrainConfig
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.errors import UserError
+from pld_ray.jobs.build import build_algorithm, check_environment
+from pld_ray.jobs.cluster import check_cluster, start_ray
+from pld_ray.jobs.evaluate import load_whole
+from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.demonstrations import policy_identity
+from pld_ray.rollout import factory
+from pld_ray.rollout.episode import EpisodeSummary
+from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
+
+ACTION_NAMES = ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
+"""Of LIBERO's environments."""
+MAX_BARREN = 200
+"""Episodes without one that is kept, after which collecting successes gives up."""
+
+Actor = Literal["base", "residual", "expert"]
+
+
+class CollectError(UserError, RuntimeError):
+    """What was asked for cannot be recorded; the message says why."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """When a recording is complete, and what it keeps.
+
+    Attributes:
+        episodes: episodes in the dataset; None does not count them.
+        successes: of these, successful ones; None does not count them.
+        keep_failures: record episodes that failed too.
+    """
+
+    episodes: int | None = None
+    successes: int | None = None
+    keep_failures: bool = False
+
+    def reached(self, successes: Sequence[bool]) -> bool:
+        """Whether episodes with these outcomes are enough."""
+        if self.successes is not None and sum(successes) < self.successes:
+            return False
+        return self.episodes is None or len(successes) >= self.episodes
+
+
+def collect(
+    config: TrainConfig,
+    root: pathlib.Path,
+    goal: Goal,
+    actor: Actor = "base",
+    checkpoint: pathlib.Path | None = None,
+    on_episode: Callable[[int, bool], None] = lambda kept, success: None,
+) -> EpisodeWriter:
+    """Record until the goal is reached; killed at any moment, the same call goes on.
+
+    Episodes begin in sampled placements, never in the stored init states that evaluation holds
+    back. They are kept in the order in which they began, so that quick successes are no more
+    frequent than they are. The residual acts without exploration noise, after probing if the
+    checkpoint's run probes (PLD's second stage): both parts are kept, `residual` marks the second.
+
+    Args:
+        config: environment, base policy, runners and seed; of the checkpoint's run.
+        root: of the dataset.
+        goal: what is wanted.
+        actor: `base`, `residual` (needs `checkpoint`) or `expert`, the simulator's scripted one.
+        checkpoint: folder of a residual.
+        on_episode: is told of each that ended: 1 if it counts for the goal, else 0; and whether it
+            succeeded.
+
+    Returns:
+        What was recorded, with the dataset in place.
+
+    Raises:
+        ConfigError: environment or base policy cannot be used.
+        DataError: the folder holds something else.
+        CollectError: no episode succeeds.
+    """
+    check_environment(config)
+    own_ray = start_ray(config)
+    algorithm = None
+    try:
+        check_cluster(config)
+        algorithm = build_algorithm(config)
+        writer = EpisodeWriter(root, recording_of_job(config, algorithm, actor, checkpoint))
+        if checkpoint is not None:
+            load_whole(algorithm, checkpoint.resolve())
+        if not goal.reached(writer.successes):
+            record(algorithm, writer, goal, actor, config.seed, on_episode)
+        writer.finish()
+    finally:
+        if algorithm is not None:
+            algorithm.stop()
+        if own_ray:
+            ray.shutdown()
+    return writer
+
+
+def record(
+    algorithm: ResidualSAC,
+    writer: EpisodeWriter,
+    goal: Goal,
+    actor: Actor,
+    seed: int,
+    on_episode: Callable[[int, bool], None],
+) -> None:
+    """Play and keep episodes until the goal is reached."""
+    runners = algorithm.runners
+    runners.restart(seed * 1_000_003 + len(writer))  # a resumed recording repeats no episode
+    order, barren = StartOrder(), 0
+    how: dict[str, Any] = {"base_only": actor != "residual", "expert": actor == "expert"}
+    while True:
+        request = runners.request(**how, explore=False, keep_probing=True)
+        for columns, summary in order.take(runners.receive(request)):
+            kept = summary.success or goal.keep_failures
+            barren = 0 if kept else barren + 1
+            if kept:
+                about = {"probe_steps": summary.probe_steps, "actor": actor}
+                writer.add(columns, summary.success, about)
+            counted = summary.success if goal.successes else kept
+            on_episode(int(counted), summary.success)
+            if goal.reached(writer.successes):
+                return
+            if barren >= MAX_BARREN:
+                raise CollectError(
+                    f"{writer.root}: none of {barren} episodes in a row succeeded; what was kept "
+                    "stays, go on with another policy in another folder, or give --keep_failures"
+                )
+
+
+class StartOrder:
+    """Episodes of all runners in the order in which they began.
+
+    In the order of their ends, short episodes would come first, and a recording that is cut off
+    would have too many of them.
+    """
+
+    def __init__(self) -> None:
+        self._ended: list[tuple[tuple[int, int, int], Columns, EpisodeSummary]] = []
+
+    def take(self, batches: Sequence[EpisodeBatch]) -> Iterator[tuple[Columns, EpisodeSummary]]:
+        """Add what the runners brought; the episodes that began before any open one."""
+        for runner, batch in enumerate(batches):
+            columns = fetch_columns(batch.columns)
+            if columns is None:  # they died with their node; others will be played
+                continue
+            episodes = split_episodes(columns, batch.episode_lengths)
+            for episode, summary in zip(episodes, batch.episodes, strict=True):
+                place = (summary.start, runner, summary.env_index)
+                heapq.heappush(self._ended, (place, episode, summary))
+        oldest = min((batch.oldest_start for batch in batches), default=0)
+        while self._ended and self._ended[0][0][0] < oldest:
+            _, episode, summary = heapq.heappop(self._ended)
+            yield episode, summary
+
+
+def recording_of_job(
+    config: TrainConfig, algorithm: ResidualSAC, actor: Actor, checkpoint: pathlib.Path | None
+) -> Recording:
+    """What all episodes of the dataset share."""
+    env_config = algorithm.config.env_config
+    fps = factory.steps_per_second(env_config)
+    if fps is None:
+        raise CollectError(
+            f"{config.env.entry_point} does not tell its steps per second, which a dataset needs: "
+            "give the class metadata = {'render_fps': N}"
+        )
+    (task,) = factory.task_instructions(env_config)
+    about = {
+        "environment": config.env.settings(),
+        "base_policy": policy_identity(algorithm.config),
+        "actor": actor,
+        "checkpoint": None if checkpoint is None else checkpoint.resolve().name,
+        "init_states": "sampled",
+        "seed": config.seed,
+    }
+    own = config.env.entry_point is None
+    names = {"action": ACTION_NAMES, "base_action": ACTION_NAMES} if own else {}
+    robot = "libero" if own else None
+    return Recording(task=task, fps=round(fps), robot_type=robot, about=about, names=names)

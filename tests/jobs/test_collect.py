@@ -1,0 +1,126 @@
+"""Recorded, then learnt from: a dataset stands for the successes that a run collects itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.data.dataset import Dataset
+from pld_ray.data.errors import DataError
+from pld_ray.jobs.build import check_environment
+from pld_ray.jobs.collect import Goal, StartOrder, collect
+from pld_ray.rllib import ResidualSACConfig
+from pld_ray.rollout.episode import EpisodeSummary
+from pld_ray.rollout.messages import EpisodeBatch
+
+SUCCESSES = 2
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """One runner in this process with two environments; a small collection."""
+    config = TrainConfig(seed=0, output_dir=str(tmp_path_factory.mktemp("runs") / "run"))
+    config.runners.num_env_runners = 0
+    config.runners.num_envs_per_env_runner = 2
+    config.algorithm.offline_episodes = SUCCESSES
+    config.algorithm.warmup_steps = 1
+    return config
+
+
+@pytest.fixture(scope="module")
+def dataset(settings, tmp_path_factory, ray_started):
+    """Two successes of the base policy."""
+    root = tmp_path_factory.mktemp("collected") / "base"
+    collect(settings, root, Goal(successes=SUCCESSES))
+    return root
+
+
+@pytest.fixture(scope="module")
+def ray_started():
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def offline_ring(config: TrainConfig) -> dict[str, np.ndarray]:
+    """Rows of the offline ring that a run begins to learn with."""
+    algorithm = ResidualSACConfig.of_run(config).build_algo()
+    try:
+        algorithm.initialize()
+
+        def rows(learner):
+            ring = learner.replay.offline
+            every = torch.arange(len(ring) + SUCCESSES)  # a final frame each
+            return {name: ring.column(name, every) for name in ring.schema.columns}
+
+        (result,) = algorithm.learner_group.foreach_learner(rows)
+        return {name: np.asarray(values) for name, values in result.get().items()}
+    finally:
+        algorithm.stop()
+
+
+def test_collected_and_given_as_demonstrations_is_the_ring_the_run_would_have_built(
+    settings, dataset, tmp_path
+):
+    own = offline_ring(settings)
+    assert own["reward"].sum() == SUCCESSES
+    for policy_is_known in (True, False):
+        if not policy_is_known:  # base actions are then computed anew along the observations
+            (dataset / "meta/recording.json").unlink()
+        given = offline_ring(dataclasses.replace(settings, demo_path=[str(dataset)]))
+        assert given.keys() == own.keys()
+        for name in own:
+            np.testing.assert_array_equal(given[name], own[name], err_msg=name)
+
+
+def test_a_dataset_of_another_environment_is_refused_before_anything_starts(settings, dataset):
+    other = dataclasses.replace(settings, demo_path=[str(dataset)])
+    check_environment(other)
+    info = dataset / "meta/info.json"
+    text = info.read_text()
+    info.write_text(text.replace('"fps": 20', '"fps": 50'))
+    try:
+        with pytest.raises(ConfigError, match=r"50 frames per second.*20 steps per second"):
+            check_environment(other)
+    finally:
+        info.write_text(text)
+    with pytest.raises(ConfigError, match="is no LeRobotDataset"):
+        check_environment(dataclasses.replace(settings, demo_path=[str(dataset.parent)]))
+
+
+def test_the_expert_is_recorded_and_a_finished_recording_is_left_alone(settings, tmp_path):
+    root = tmp_path / "expert"
+    writer = collect(settings, root, Goal(episodes=1, keep_failures=True), "expert")
+    found = Dataset(root)
+    assert (len(writer), len(found.episodes)) == (1, 1)
+    columns = found.columns(["action", "base_action", "residual"])
+    assert not columns["residual"].any()
+    assert np.abs(columns["action"] - columns["base_action"]).max() > 0.1
+    assert found.columns(["next.success"])["next.success"].any()  # it sees the simulator's state
+    with pytest.raises(DataError, match="finished dataset already"):
+        collect(settings, root, Goal(episodes=2, keep_failures=True), "expert")
+
+
+def test_episodes_come_in_the_order_in_which_they_began():
+    def batch(starts, oldest):
+        rows = [{"reward": np.full(2, start, np.float32)} for start in starts]
+        columns = {"reward": np.concatenate([row["reward"] for row in rows])} if rows else {}
+        summaries = [EpisodeSummary(True, 1, 0, start=start) for start in starts]
+        return EpisodeBatch(columns, [1] * len(starts), summaries, 1, oldest)
+
+    order = StartOrder()
+    taken = [
+        [summary.start for _, summary in order.take(batches)]
+        for batches in (
+            [batch([3], 0), batch([0], 2)],  # one that began at 0 is open still
+            [batch([0], 5), batch([], 2)],
+            [batch([5], 9), batch([2], 9)],
+        )
+    ]
+    assert taken == [[], [0, 0], [2, 3, 5]]
