@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import shlex
 
 import numpy as np
 import pytest
+import ray
 import torch
 
+from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.errors import DataError
@@ -20,32 +24,50 @@ from pld_ray.rollout.messages import EpisodeBatch
 SUCCESSES = 2
 
 
+SMALL = ["--runners.num_env_runners=0", "--runners.num_envs_per_env_runner=2"]
+SHORT = [
+    *("--algorithm.offline_episodes=2", "--algorithm.warmup_steps=1", "--total_steps=300"),
+    *("--evaluation.held_states=1", "--evaluation.validation_states=1"),
+    "--tracking.enabled=false",
+]
+LESS = {"--successes=20": "--successes=2", "--episodes=50": "--episodes=1"}
+
+
+def page_commands(name: str) -> list[list[str]]:
+    """The commands of docs/data.md, with less to record."""
+    text = (pathlib.Path(__file__).parents[2] / "docs/data.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith(f"pld-ray {name} ")]
+    return [[LESS.get(word, word) for word in shlex.split(line)[1:]] for line in lines]
+
+
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory):
-    """One runner in this process with two environments; a small collection."""
-    config = TrainConfig(seed=0, output_dir=str(tmp_path_factory.mktemp("runs") / "run"))
+def place(tmp_path_factory):
+    """The folder in which the page's commands are given, in one Ray."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("page")
+        patch.chdir(folder)
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
+        yield folder
+        ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def dataset(place):
+    """Two successes of the base policy."""
+    base, _, _ = page_commands("collect")
+    assert main([*base, *SMALL]) == 0
+    return place / "datasets/base"
+
+
+@pytest.fixture(scope="module")
+def settings(place):
+    """Of a run whose own collection is what `dataset` holds."""
+    config = TrainConfig(seed=0, output_dir=str(place / "run"))
     config.runners.num_env_runners = 0
     config.runners.num_envs_per_env_runner = 2
     config.algorithm.offline_episodes = SUCCESSES
     config.algorithm.warmup_steps = 1
     return config
-
-
-@pytest.fixture(scope="module")
-def dataset(settings, tmp_path_factory, ray_started):
-    """Two successes of the base policy."""
-    root = tmp_path_factory.mktemp("collected") / "base"
-    collect(settings, root, Goal(successes=SUCCESSES))
-    return root
-
-
-@pytest.fixture(scope="module")
-def ray_started():
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 def offline_ring(config: TrainConfig) -> dict[str, np.ndarray]:
@@ -70,13 +92,37 @@ def test_collected_and_given_as_demonstrations_is_the_ring_the_run_would_have_bu
 ):
     own = offline_ring(settings)
     assert own["reward"].sum() == SUCCESSES
+    recording = dataset / "meta/recording.json"
     for policy_is_known in (True, False):
         if not policy_is_known:  # base actions are then computed anew along the observations
-            (dataset / "meta/recording.json").unlink()
+            recording.rename(dataset / "meta/recording.aside")
         given = offline_ring(dataclasses.replace(settings, demo_path=[str(dataset)]))
         assert given.keys() == own.keys()
         for name in own:
             np.testing.assert_array_equal(given[name], own[name], err_msg=name)
+    (dataset / "meta/recording.aside").rename(recording)
+
+
+def test_the_commands_of_the_page_about_data(place, dataset, capsys):
+    """Expert, training from demonstrations, then what was trained: as a reader would type them."""
+    _, residual, expert = page_commands("collect")
+    assert main([*expert, *SMALL]) == 0
+    found = Dataset(place / "datasets/expert")
+    columns = found.columns(["action", "base_action", "residual", "next.success"])
+    assert not columns["residual"].any()
+    assert np.abs(columns["action"] - columns["base_action"]).max() > 0.1
+    assert columns["next.success"].sum() == SUCCESSES == len(found.episodes)
+    (train,) = page_commands("train")
+    assert main([*train, *SMALL, *SHORT, "--output_dir=outputs/demo"]) == 0, capsys.readouterr().err
+    checkpoint = place / "outputs/demo/checkpoints/best"
+    if not checkpoint.exists():
+        checkpoint = checkpoint.with_name("final")
+    residual = [
+        w if not w.startswith("--checkpoint") else f"--checkpoint={checkpoint}" for w in residual
+    ]
+    assert main(residual) == 0
+    columns = Dataset(place / "datasets/residual").columns(["residual", "residual_scale"])
+    assert columns["residual"].any()
 
 
 def test_a_dataset_of_another_environment_is_refused_before_anything_starts(settings, dataset):
@@ -94,17 +140,9 @@ def test_a_dataset_of_another_environment_is_refused_before_anything_starts(sett
         check_environment(dataclasses.replace(settings, demo_path=[str(dataset.parent)]))
 
 
-def test_the_expert_is_recorded_and_a_finished_recording_is_left_alone(settings, tmp_path):
-    root = tmp_path / "expert"
-    writer = collect(settings, root, Goal(episodes=1, keep_failures=True), "expert")
-    found = Dataset(root)
-    assert (len(writer), len(found.episodes)) == (1, 1)
-    columns = found.columns(["action", "base_action", "residual"])
-    assert not columns["residual"].any()
-    assert np.abs(columns["action"] - columns["base_action"]).max() > 0.1
-    assert found.columns(["next.success"])["next.success"].any()  # it sees the simulator's state
+def test_a_finished_recording_is_left_alone(settings, dataset):
     with pytest.raises(DataError, match="finished dataset already"):
-        collect(settings, root, Goal(episodes=2, keep_failures=True), "expert")
+        collect(settings, dataset, Goal(successes=SUCCESSES))
 
 
 def test_episodes_come_in_the_order_in_which_they_began():
