@@ -29,7 +29,7 @@ from collections import Counter
 from typing import Any
 
 from pld_ray.tracking.mlflow_run import MlflowRun
-from pld_ray.tracking.quiet import mlflow_manners
+from pld_ray.tracking.quiet import quick_mlflow
 
 NUM_METRICS = 40
 INTERVAL_S = 0.2
@@ -119,7 +119,7 @@ def stored_points(uri: str, run_id: str) -> Counter[tuple[str, int]]:
     """How often the server holds each (metric, step)."""
     from mlflow.tracking import MlflowClient
 
-    with mlflow_manners(60):
+    with quick_mlflow(60):
         client = MlflowClient(uri, uri)
         return Counter(
             (key, point.step)

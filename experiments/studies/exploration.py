@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from pld_ray.cli import main as pld_ray
-from pld_ray.runs.history import read_history
+from pld_ray.runs.journal import read_history
 
 VARIANTS: dict[str, list[str]] = {
     "default: AR(1) 0.9, xyz": [],

@@ -49,8 +49,9 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
         ConfigError: the folder holds neither a run nor a sweep.
     """
     from pld_ray.config import ConfigError
-    from pld_ray.runs.listing import SWEEP_FILE, read_config, read_run, read_sweep
-    from pld_ray.runs.run_state import latest_checkpoints, read_metrics
+    from pld_ray.runs.layout import SWEEP_FILE
+    from pld_ray.runs.listing import read_config, read_run, read_sweep
+    from pld_ray.runs.reading import latest_checkpoints, read_metrics
 
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; pld-ray ls lists the runs below a folder")
@@ -108,7 +109,7 @@ def flatten(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def mlflow_record(folder: pathlib.Path) -> dict[str, str] | None:
     """Tracking URI and run id; None where the run was not tracked."""
-    from pld_ray.runs.run_state import read_json
+    from pld_ray.runs.layout import read_json
 
     record = read_json(folder / "mlflow_run.json")
     known = {"tracking_uri", "run_id"} <= record.keys()

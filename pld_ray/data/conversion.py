@@ -26,7 +26,7 @@ from pld_ray.data.conversion_plan import Source, examine, find_sources, make_fea
 from pld_ray.data.conversion_progress import Steps
 from pld_ray.data.errors import BadEpisode, DataError
 from pld_ray.data.workers import WorkerDied, run_jobs
-from pld_ray.tracking.folder_lock import FolderLock
+from pld_ray.files.lock import FolderLock
 
 PROGRESS_FILE, WORK_FOLDER = "conversion_progress.json", ".conversion"
 COLOR_SAMPLE = "color_sample.png"
@@ -78,10 +78,12 @@ def convert(
     finished = state.begin(sources)
     if finished is not None:
         return finished
-    try:
-        lock = FolderLock(root / WORK_FOLDER, wait_s=0.0)
-    except BlockingIOError as error:
-        raise DataError(f"{error}: another conversion writes there; wait for it") from None
+    lock = FolderLock(root / WORK_FOLDER)
+    owner = lock.claim(alone=True)
+    if owner is not None:
+        raise DataError(
+            f"{root} is in use by {owner}: another conversion writes there; wait for it"
+        )
     try:
         state.write([], left_out)
         with steps.phase("looking into files", len(sources)) as advance:

@@ -9,14 +9,14 @@ from dataclasses import asdict
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.tracking.mlflow_outgoing import SendReport, send_spool
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
-from pld_ray.tracking.mlflow_store import MissingRunError, find_child, patiently
+from pld_ray.tracking.mlflow_store import MissingRunError, find_child, retried
 from pld_ray.tracking.mlflow_values import flatten_params
+from pld_ray.tracking.sending import SendReport, send_left
 from pld_ray.tracking.tags import run_tags
 
-TRIAL_PATIENCE_S = 120.0
+TRIAL_WAIT_S = 120.0
 """A trial that begins while the server restarts waits for it; a user at a terminal does not."""
 
 
@@ -55,7 +55,7 @@ def open_tracker(
         return None
     uri = settings.uri or sqlite_uri(run.path.parent)
     tags = run_tags(config, kind=kind, preset=preset, run_dir=run.path) | dict(extra_tags or {})
-    patience_s = TRIAL_PATIENCE_S if kind == "trial" else 0.0
+    wait_s = TRIAL_WAIT_S if kind == "trial" else 0.0
 
     def make() -> MlflowRun:
         run_id = None
@@ -70,21 +70,22 @@ def open_tracker(
             run_id=run_id,
             parent_run_id=parent_run_id,
             tags=tags,
-            system_metrics=True,
+            journal=run.journal,
         )
 
     with config_errors():
         if read_record(run.path) is None:
-            tracker = patiently(make, patience_s)
+            tracker = retried(make, wait_s)
         else:
             tracker = MlflowRun.resume(
-                run.path, tracking_uri=settings.uri, tags=tags, system_metrics=True
+                run.path, tracking_uri=settings.uri, tags=tags, journal=run.journal
             )
     params = flatten_params(asdict(config))
     del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it
     first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
     tracker.log_params({name: params[name] for name in first} | params)
     if resume_step is not None:
+        run.journal.restore(resume_step)
         tracker.restored(resume_step)
     return tracker
 
@@ -105,21 +106,21 @@ def default_run_name(
 
 
 def send_tracked(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) -> SendReport:
-    """`send_spool` with errors for a user.
+    """`send_left` with errors for a user.
 
     Raises:
         ConfigError: there is nothing to send, nowhere to send it, or the run is still going on.
     """
     with config_errors():
-        return send_spool(run_dir, tracking_uri)
+        return send_left(run_dir, tracking_uri)
 
 
 @contextlib.contextmanager
 def config_errors() -> Iterator[None]:
-    """Turn what is wrong with a store, a record or a spool into ConfigError."""
+    """Turn what is wrong with a store or a file into ConfigError."""
     try:
         yield
     except (ConnectionError, MissingRunError, FileNotFoundError, BlockingIOError) as error:
         raise ConfigError(str(error)) from error
-    except ValueError as error:  # a damaged record or spool
+    except ValueError as error:  # a damaged file
         raise ConfigError(str(error)) from error

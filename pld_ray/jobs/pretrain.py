@@ -12,10 +12,12 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import start_ray
+from pld_ray.jobs.loop_state import LoopState
 from pld_ray.jobs.result_metrics import record_initialization
-from pld_ray.jobs.training_loop import LoopState
-from pld_ray.runs.history import MetricsHistory
+from pld_ray.runs.journal import log_line
+from pld_ray.runs.layout import SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.status import FINISHED
 from pld_ray.runs.trust import remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
 
@@ -42,11 +44,12 @@ def pretrain(config: TrainConfig) -> dict[str, Any]:
     remember([config])
     check_environment(config)
     with undone_unless(run.path, lambda: run.has_begun):
-        run.claim()
         try:
-            return _pretrain(config, run)
+            with run.work():
+                summary = _pretrain(config, run)
+                run.set_status(FINISHED)
+                return summary
         finally:
-            run.release()
             close_logging()
 
 
@@ -55,13 +58,12 @@ def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
     started = time.time()
     logger = setup_logging(run.path)
     own_ray = start_ray(config)
-    history = MetricsHistory(run.path / "metrics.jsonl")
     last: dict[str, Any] = {}
 
     def record(row: dict[str, Any]) -> None:
         last.update(row)
-        history.append({"env_steps": 0 if algorithm is None else algorithm.env_steps, **row})
-        logger.info(" ".join(f"{k}={v:.4g}" for k, v in row.items()))
+        env_steps = 0 if algorithm is None else algorithm.env_steps
+        logger.info(log_line(run.journal.append({"env_steps": env_steps, **row})))
 
     algorithm = None
     try:
@@ -71,11 +73,8 @@ def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
         while algorithm.phase != "online":
             algorithm.training_step()
             record_initialization(algorithm, record)
-        state = LoopState(
-            next_evaluation=config.evaluation.interval_steps,
-            next_checkpoint=config.checkpoint.interval_steps,
-        )
-        checkpoint = run.save_checkpoint(algorithm, CHECKPOINT, asdict(state))
+        state = LoopState.begin(config)
+        checkpoint = run.save_checkpoint(algorithm.save_checkpoint, CHECKPOINT, asdict(state))
         summary = {
             "calql_steps": algorithm.progress.calql_done,
             "offline_transitions": algorithm.learners.replay_sizes()[1],
@@ -86,7 +85,7 @@ def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
             "checkpoint": str(checkpoint),
             "wall_s": round(time.time() - started, 1),
         }
-        write_json_atomically(run.path / "summary.json", summary)
+        write_json_atomically(run.path / SUMMARY_FILE, summary)
     except Exception:
         logger.exception("pretraining failed")
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from pld_ray.rllib.algorithm import ResidualSAC
 
@@ -39,7 +39,11 @@ def pool_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
-    """Pick and rename: `train/...`, `learner/...`, `time/...`, without what is missing or NaN."""
+    """Pick and rename: `train/...`, `learner/...`, `time/...`, without what is missing.
+
+    A timer without a measurement is NaN, and left out; a value of the learner that is not finite
+    stays, to be counted in the journal.
+    """
     runners = result.get("env_runners", {})
     learner = result.get("learners", {}).get("default_policy", {})
     shared = result.get("learners", {}).get("__all_modules__", {})
@@ -55,12 +59,16 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
         "time/update_s": timers.get("learner_update_timer"),
         "time/publish_s": timers.get("synch_weights"),
     }
-    row |= {f"learner/{key}": learner.get(key) for key in LEARNER_KEYS}
-    return {
-        key: float(value)
-        for key, value in row.items()
-        if isinstance(value, int | float) and math.isfinite(value)
+    measured = {name: value for name, value in row.items() if is_number(value)}
+    learnt = {f"learner/{key}": learner.get(key) for key in LEARNER_KEYS}
+    return {name: float(value) for name, value in measured.items() if math.isfinite(value)} | {
+        name: float(value) for name, value in learnt.items() if is_number(value)
     }
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether there is a value at all."""
+    return isinstance(value, int | float)
 
 
 def record_initialization(algorithm: ResidualSAC, record: Any) -> None:

@@ -20,6 +20,7 @@ from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.runs.run_dir import RunDir, RunError, os_reason
+from pld_ray.runs.status import FINISHED, INTERRUPTED, failure_reason
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
@@ -65,9 +66,9 @@ def train(
     start.step("environment and base policy")
     check_environment(config)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
-        run.claim()
         try:
-            return _train(config, run, resume is not None, named, preset, start)
+            with run.work():
+                return _train(config, run, resume is not None, named, preset, start)
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
@@ -77,7 +78,6 @@ def train(
                 f"or mend the folder, then {again}"
             ) from error
         finally:
-            run.release()
             close_logging()
 
 
@@ -106,10 +106,12 @@ def _train(
         finished = job.run(start, resumes, checkpoint)
         if finished:
             summary = job.loop.finish(started)
+            run.set_status(FINISHED)
             status = "FINISHED"
         else:
             saved = job.loop.save("interrupted")
             summary = {"env_steps": job.loop.algorithm.env_steps, "checkpoint": str(saved)}
+            run.set_status(INTERRUPTED)
             status = "KILLED"
             print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
     except KeyboardInterrupt:
@@ -118,7 +120,7 @@ def _train(
     except Exception as error:
         logger.exception("the run failed")
         if tracker is not None:
-            tracker.set_tag("failure", f"{type(error).__name__}: {error}"[:500])
+            tracker.set_tag("failure", failure_reason(error))
         raise
     finally:
         if tracker is not None:

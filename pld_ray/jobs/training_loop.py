@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from pld_ray.config import TrainConfig
@@ -13,30 +13,29 @@ from pld_ray.evaluation.eval_info import in_task, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.evaluation.requests import Evaluation, Results
 from pld_ray.files.atomic import write_json_atomically
-from pld_ray.files.manifest import CheckpointError, damaged
+from pld_ray.files.manifest import CheckpointError
+from pld_ray.jobs.loop_state import LoopState, loop_state
 from pld_ray.jobs.result_metrics import flatten_result, pool_figures, record_initialization
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.rllib.algorithm import ResidualSAC
-from pld_ray.runs.history import MetricsHistory
-from pld_ray.runs.run_dir import TRAINER_FILE, RunDir, older_checkpoint, trainer_state
+from pld_ray.runs.journal import log_line
+from pld_ray.runs.layout import (
+    CONFIG_FILE,
+    CURVE_FILE,
+    EVAL_INFO_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    SUMMARY_FILE,
+)
+from pld_ray.runs.run_dir import RunDir, older_checkpoint
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.plots import plot_learning_curve
 from pld_ray.tracking.progress import TrainProgress
+from pld_ray.tracking.system_metrics import SystemMetrics
 
 CANDIDATE = "candidate"
 """Checkpoint of the weights that are being evaluated."""
-
-
-@dataclass
-class LoopState:
-    """What the loop itself has to remember across a resume."""
-
-    base_rows: list[dict[str, Any]] = field(default_factory=list)
-    best_success: float = -1.0
-    next_evaluation: int = 0
-    next_checkpoint: int = 0
-    train_wall_s: float = 0.0
 
 
 class TrainingLoop:
@@ -52,11 +51,9 @@ class TrainingLoop:
     ) -> None:
         self.config, self.run_dir, self.algorithm = config, run, algorithm
         self.tracker, self.logger = tracker, logger
-        self.history = MetricsHistory(run.path / "metrics.jsonl")
-        self.state = LoopState(
-            next_evaluation=config.evaluation.interval_steps,
-            next_checkpoint=config.checkpoint.interval_steps,
-        )
+        self.journal = run.journal
+        self.system = SystemMetrics() if tracker is not None else None
+        self.state = LoopState.begin(config)
         held = config.evaluation.held_states
         self.held_states = list(range(held))
         self.validation_states = list(range(held, held + config.evaluation.validation_states))
@@ -76,18 +73,20 @@ class TrainingLoop:
         """
         candidates = [checkpoint] if checkpoint else self.run_dir.find_checkpoints()
         if not candidates:
-            if self.tracker is not None:
-                self.tracker.restored(0)
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
-            self.history = MetricsHistory(self.history.path, restored_step=-1)
+            self._go_back(0, keep=-1)
             return None
         checkpoint = self._load_first(candidates)
         steps = self.algorithm.env_steps
-        self.history = MetricsHistory(self.history.path, restored_step=steps)
+        self._go_back(steps, keep=steps)
+        self.logger.info("resumed %s at %d steps", checkpoint, steps)
+        return checkpoint
+
+    def _go_back(self, steps: int, keep: int) -> None:
+        """Take the journal back to the rows of at most `keep` environment steps."""
+        self.journal.restore(keep)
         if self.tracker is not None:
             self.tracker.restored(steps)
-        self.logger.info("resumed %s at %d steps", checkpoint, self.algorithm.env_steps)
-        return checkpoint
 
     def _load_first(self, candidates: Sequence[pathlib.Path]) -> pathlib.Path:
         """Load the first checkpoint that is whole, and say which were not."""
@@ -175,7 +174,7 @@ class TrainingLoop:
             train_success=row.get("train/success_rate"),
             eval_success=row.get("eval/residual_success"),
         )
-        if self._checkpoint_due():
+        if self.state.checkpoint_due(algorithm.env_steps, self.config.checkpoint.interval_steps):
             self.save_periodic()
         return row
 
@@ -200,8 +199,9 @@ class TrainingLoop:
 
         The checkpoint of what was evaluated becomes `best` if it is the best one so far.
         """
-        ended = self.algorithm.env_steps >= total
-        if self.algorithm.updates and self._evaluation_due(total):
+        steps, interval = self.algorithm.env_steps, self.config.evaluation.interval_steps
+        ended = steps >= total
+        if self.algorithm.updates and self.state.evaluation_due(steps, interval, total):
             if ended and self.evaluation is not None:  # the last one must not be missed
                 self._conclude(self.evaluation.wait())
             if self.evaluation is not None:
@@ -253,7 +253,7 @@ class TrainingLoop:
         base_success = success_rate(base)
         residual_success = success_rate(episodes)
         write_eval_info(
-            run.path / "eval_info.json",
+            run.path / EVAL_INFO_FILE,
             in_task(episodes, self.config.env),
             base=in_task(base, self.config.env),
             eval_s=eval_s,
@@ -267,7 +267,7 @@ class TrainingLoop:
             env_steps,
         )
         title = f"{self.config.env.task.replace('_', ' ')}, seed {self.config.seed}"
-        plot_learning_curve(self.history.rows(), run.path / "learning_curve.png", title=title)
+        plot_learning_curve(self.journal.rows(), run.path / CURVE_FILE, title=title)
         summary = {
             "base_success": base_success,
             "residual_success": residual_success,
@@ -283,7 +283,7 @@ class TrainingLoop:
             "seed": self.config.seed,
             "task": self.config.env.task,
         }
-        write_json_atomically(run.path / "summary.json", summary)
+        write_json_atomically(run.path / SUMMARY_FILE, summary)
         self._log_artifacts(chosen)
         return summary
 
@@ -291,55 +291,27 @@ class TrainingLoop:
         """The run's results, and the networks of `checkpoint` without its replay."""
         if self.tracker is None:
             return
-        names = ("config.yaml", "eval_info.json", "learning_curve.png", "summary.json")
-        for name in (*names, "train.log", "metrics.jsonl"):
+        results = (EVAL_INFO_FILE, CURVE_FILE, SUMMARY_FILE)
+        for name in (CONFIG_FILE, *results, LOG_FILE, METRICS_FILE):
             self.tracker.log_artifact(self.run_dir.path / name)
         self.tracker.log_checkpoint(checkpoint)
 
     def save(self, name: str) -> pathlib.Path:
         """A checkpoint with the replay and the loop's own state."""
-        path = self.run_dir.save_checkpoint(self.algorithm, name, asdict(self.state))
+        path = self.run_dir.save_checkpoint(
+            self.algorithm.save_checkpoint, name, asdict(self.state)
+        )
         self.logger.info("checkpoint %s at %d steps", path, self.algorithm.env_steps)
         return path
 
     def record(self, row: dict[str, Any], env_steps: int | None = None) -> None:
-        """One line of history, log and MLflow at the present environment step."""
+        """One row of the journal at the present environment step, for log and MLflow too."""
         steps = self.algorithm.env_steps if env_steps is None else env_steps
-        row = {"env_steps": steps, **row}
-        self.history.append(row)
-        self.logger.info(
-            " ".join(f"{k}={v:.4g}" for k, v in row.items() if isinstance(v, int | float))
-        )
+        machine = self.system.sample(steps) if self.system is not None else {}
+        row = self.journal.append({"env_steps": steps, **row, **machine})
+        self.logger.info(log_line(row))
         if self.tracker is not None:
-            self.tracker.log_metrics({k: v for k, v in row.items() if k != "env_steps"}, steps)
-
-    def _evaluation_due(self, total: int) -> bool:
-        interval = self.config.evaluation.interval_steps
-        steps = self.algorithm.env_steps
-        due = steps >= total or (interval > 0 and steps >= self.state.next_evaluation)
-        while interval > 0 and self.state.next_evaluation <= steps:
-            self.state.next_evaluation += interval
-        return due
-
-    def _checkpoint_due(self) -> bool:
-        interval, steps = self.config.checkpoint.interval_steps, self.algorithm.env_steps
-        if interval == 0 or steps < self.state.next_checkpoint:
-            return False
-        while self.state.next_checkpoint <= steps:
-            self.state.next_checkpoint += interval
-        return True
-
-
-def loop_state(checkpoint: pathlib.Path) -> LoopState:
-    """The loop's own state in a checkpoint.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    try:
-        return LoopState(**trainer_state(checkpoint))
-    except TypeError as error:
-        raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None
+            self.tracker.send_row(row)
 
 
 def show(progress: TrainProgress | None, **changes: Any) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pld_ray.registry.policy_files import export_policy
-from pld_ray.tracking.mlflow_record import RECORD_FILE, read_record
+from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.tracking.mlflow_record import read_record
 from pld_ray.tracking.mlflow_store import opened_store
 from pld_ray.tracking.tags import version
 
@@ -77,7 +78,7 @@ def register_policy(
     uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
     if uri is None or run is None:
         raise ConfigError(
-            f"{folder / RECORD_FILE} is missing: the run was not tracked with MLflow, so there is "
+            f"{folder / MLFLOW_FILE} is missing: the run was not tracked with MLflow, so there is "
             "no run to register a policy of; give tracking_uri and run_id of one"
         )
     if not name.strip() or re.search(r"[/:]", name):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import Run
 from pld_ray.report.store import load_runs
-from pld_ray.tracking.mlflow_record import RECORD_FILE, read_record
+from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.tracking.mlflow_record import read_record
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -78,7 +79,7 @@ def locate(target: str, tracking_uri: str | None) -> tuple[str, str, pathlib.Pat
         except ValueError as error:
             raise ConfigError(str(error)) from error
         if record is None:
-            raise ConfigError(f"{folder} holds no {RECORD_FILE}{_hint(folder)}")
+            raise ConfigError(f"{folder} holds no {MLFLOW_FILE}{_hint(folder)}")
         return tracking_uri or record["tracking_uri"], record["run_id"], folder.resolve()
     if not RUN_ID.fullmatch(target):
         raise ConfigError(
@@ -98,7 +99,7 @@ def _hint(folder: pathlib.Path) -> str:
             ": this run was not tracked (tracking.enabled=false, or it failed before it started); "
             "its metrics are in metrics.jsonl, see pld-ray show"
         )
-    inside = sorted(path.parent for path in folder.glob(f"*/{RECORD_FILE}"))
+    inside = sorted(path.parent for path in folder.glob(f"*/{MLFLOW_FILE}"))
     if inside:
         return f"; the runs inside it do: give them, such as {inside[0]}, or {folder}/*"
     return ": give the folder of a run or of a sweep, or an MLflow run id with --tracking_uri=..."

@@ -31,9 +31,9 @@ def load_runs(tracking_uri: str, run_ids: Sequence[str]) -> list[tuple[Run, list
     with _readable(tracking_uri):
         from mlflow.tracking import MlflowClient
 
-        from pld_ray.tracking.quiet import mlflow_manners
+        from pld_ray.tracking.quiet import quick_mlflow
 
-        with mlflow_manners(TIMEOUT_S), ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+        with quick_mlflow(TIMEOUT_S), ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
             client = MlflowClient(tracking_uri, tracking_uri)
             families = list(pool.map(lambda run_id: _family(client, run_id), run_ids))
             found = {run.info.run_id: run for family in families for run in family}

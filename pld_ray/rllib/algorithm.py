@@ -30,7 +30,7 @@ from pld_ray.rllib.rounds import Rounds
 from pld_ray.rllib.runners import Runners, ask_one
 from pld_ray.rollout import factory
 from pld_ray.rollout.messages import PublishedWeights
-from pld_ray.runs.run_state import PROGRESS_FILE
+from pld_ray.runs.layout import PROGRESS_FILE
 
 if TYPE_CHECKING:
     from pld_ray.pool import BasePolicyPool

@@ -17,7 +17,7 @@ from pld_ray.files.manifest import MANIFEST_FILE, MARK, CheckpointError, check_m
 from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.rollout.messages import EpisodeBatch
-from pld_ray.runs.run_state import PROGRESS_FILE
+from pld_ray.runs.layout import PROGRESS_FILE
 
 RECENT = 50  # episodes over which `train/...` metrics are taken
 RECENT_FIELDS = ("success", "length", "probe_steps")

@@ -14,10 +14,22 @@ from typing import Any
 import yaml
 
 from pld_ray.config import ConfigError
-from pld_ray.runs.run_state import RECENT_S, is_figure, read_json, read_metrics, run_state
+from pld_ray.runs.layout import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    METRICS_FILE,
+    STATUS_FILE,
+    SUMMARY_FILE,
+    SWEEP_FILE,
+    TRIAL_FILE,
+    TRIALS,
+    read_json,
+)
+from pld_ray.runs.reading import NEVER_STARTED, is_metric, read_metrics, run_state
+from pld_ray.runs.status import FINISHED, INTERRUPTED, RUNNING, STOPPED, read_status
 
-CONFIG_FILE, SWEEP_FILE, TRIAL_FILE = "config.yaml", "sweep.json", "trial.json"
-SKIPPED = {"checkpoints", "mlartifacts", "mlruns", "cache", "tune", "videos", "report"}
+SKIPPED = {CHECKPOINTS, "mlartifacts", "mlruns", "cache", "tune", "videos", "report"}
+SIGNS_OF_LIFE = (METRICS_FILE, SUMMARY_FILE, STATUS_FILE, CONFIG_FILE)
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -98,7 +110,7 @@ def find_folders(root: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def trial_folders(sweep: pathlib.Path) -> list[pathlib.Path]:
     """The run folders of a sweep's trials."""
-    return sorted(path.parent for path in (sweep / "trials").glob(f"*/{CONFIG_FILE}"))
+    return sorted(path.parent for path in (sweep / TRIALS).glob(f"*/{CONFIG_FILE}"))
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any] | None:
@@ -113,7 +125,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any] | None:
 
 def is_run(folder: pathlib.Path) -> bool:
     """Whether a folder with a `config.yaml` holds a run, be that file damaged."""
-    begun = (folder / "metrics.jsonl").is_file() or (folder / "checkpoints").is_dir()
+    begun = (folder / METRICS_FILE).is_file() or (folder / CHECKPOINTS).is_dir()
     return begun or read_config(folder) is not None
 
 
@@ -124,9 +136,9 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
         reason = f"{CONFIG_FILE} is damaged: put it back from the run's artifacts in MLflow"
         return Listed(kind=kind, path=str(folder), name=name, state="damaged", reason=reason)
     summary = {
-        key: value for key, value in read_json(folder / "summary.json").items() if is_figure(value)
+        key: value for key, value in read_json(folder / SUMMARY_FILE).items() if is_metric(value)
     }
-    metrics = read_metrics(folder / "metrics.jsonl")
+    metrics = read_metrics(folder / METRICS_FILE)
     held = summary.get("residual_success", metrics.held)
     state, reason = run_state(folder, summary, metrics)
     env = config.get("env")
@@ -148,7 +160,7 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
         updated_s=max(
             (
                 file.stat().st_mtime
-                for file in (folder / n for n in ("metrics.jsonl", "summary.json", CONFIG_FILE))
+                for file in (folder / name for name in SIGNS_OF_LIFE)
                 if file.is_file()
             ),
             default=0.0,
@@ -171,13 +183,13 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
     record = read_json(folder / SWEEP_FILE)
     trials = [read_run(path, f"{name}/{path.name}", "trial") for path in trial_folders(folder)]
     signs = [trial.updated_s for trial in trials] + [(folder / SWEEP_FILE).stat().st_mtime]
-    state = str(record.get("state", "interrupted"))
-    alive = any(t.state == "running" for t in trials) or time.time() - max(signs) < RECENT_S
-    if state == "running" and not alive:
-        state = "interrupted"
+    status = read_status(folder)
+    state = status.state if status else str(record.get("state", INTERRUPTED))
+    if status is None and state == RUNNING and not any(t.state == RUNNING for t in trials):
+        state = INTERRUPTED
     for trial in trials:
-        if trial.state == "interrupted" and state in ("finished", "running"):
-            trial.state = "stopped early"  # nothing but the sweep's scheduler ends a trial so
+        if trial.state == INTERRUPTED and state in (FINISHED, RUNNING):
+            trial.state = STOPPED  # nothing but the sweep's scheduler ends a trial so
     known = [trial for trial in trials if trial.best_validation_success is not None]
     # as in summary.json: the held states are for saying how good it is, not for choosing
     best = max(known, key=lambda t: t.best_validation_success or 0.0, default=None)
@@ -187,6 +199,7 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
         path=str(folder),
         name=name,
         state=state,
+        reason=status.reason if status else "",
         task=tasks.pop() if len(tasks) == 1 else "",
         base_success=best.base_success if best else None,
         success=best.success if best else None,
@@ -203,5 +216,5 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
 def _count_states(trials: list[Listed], planned: int) -> dict[str, int]:
     states = dict(Counter(trial.state for trial in trials))
     if planned > len(trials):
-        states["never started"] = states.get("never started", 0) + planned - len(trials)
+        states[NEVER_STARTED] = states.get(NEVER_STARTED, 0) + planned - len(trials)
     return states

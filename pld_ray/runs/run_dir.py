@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import math
 import os
 import pathlib
 import shutil
 import socket
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import dump_config, read_config, read_mapping
 from pld_ray.errors import UserError
 from pld_ray.files.atomic import write_atomically, write_json_atomically
+from pld_ray.files.lock import STALE_S, FolderLock
 from pld_ray.files.manifest import MANIFEST_FILE, add_to_manifest, damaged
-from pld_ray.runs.run_lock import STALE_S, Owner, RunLock
-from pld_ray.runs.run_state import PROGRESS_FILE, read_json
-
-if TYPE_CHECKING:
-    from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.runs.journal import Journal
+from pld_ray.runs.layout import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    METRICS_FILE,
+    PROGRESS_FILE,
+    TRAINER_FILE,
+    read_json,
+)
+from pld_ray.runs.status import FAILED, INTERRUPTED, RUNNING, failure_reason, write_status
 
 WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "ray_address"}
 """In every `config.yaml`; the last key too, so that one that was cut off is not filled up."""
-TRAINER_FILE = "trainer.json"
 PARTIAL, RETIRED, ASIDE = ".partial-", ".retired-", ".aside-"
 """Prefixes of checkpoints: being written, being replaced, left by a run that went on elsewhere."""
 
@@ -37,8 +45,8 @@ class RunDir:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = pathlib.Path(path).resolve()
-        self.checkpoints = self.path / "checkpoints"
-        self.lock = RunLock(self.path)
+        self.checkpoints = self.path / CHECKPOINTS
+        self.lock = FolderLock(self.path)
 
     def check_new(self) -> None:
         """See that a new run can be begun here; nothing is made.
@@ -47,7 +55,7 @@ class RunDir:
             ConfigError: the folder holds a run, or cannot be made.
         """
         try:
-            if (self.path / "config.yaml").exists():
+            if (self.path / CONFIG_FILE).exists():
                 raise ConfigError(
                     f"output_dir={self.path} already holds a run: continue it with "
                     f"--resume={self.path}, or choose another --output_dir"
@@ -64,12 +72,24 @@ class RunDir:
     @property
     def has_begun(self) -> bool:
         """Whether something was measured here, so that there is something to go on with."""
-        return (self.path / "metrics.jsonl").exists() or bool(self.find_checkpoints())
+        return (self.path / METRICS_FILE).exists() or bool(self.find_checkpoints())
+
+    @functools.cached_property
+    def journal(self) -> Journal:
+        """The run's metrics.
+
+        Raises:
+            ConfigError: the file is damaged.
+        """
+        try:
+            return Journal(self.path / METRICS_FILE)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     def create(self, config: TrainConfig) -> None:
         """Write the configuration: from here on the folder holds a run."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path / "config.yaml", dump_config(config))
+        write_atomically(self.path / CONFIG_FILE, dump_config(config))
 
     def load_config(self) -> TrainConfig:
         """The configuration that the run was started with, every value as it was.
@@ -77,7 +97,7 @@ class RunDir:
         Raises:
             ConfigError: the folder holds no run, or its configuration is not ours.
         """
-        path = self.path / "config.yaml"
+        path = self.path / CONFIG_FILE
         if not path.is_file():
             raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
         config: TrainConfig = read_config(TrainConfig, path)
@@ -103,7 +123,7 @@ class RunDir:
         if owner is not None:
             left = (
                 ""
-                if owner == Owner(owner.pid, socket.gethostname())
+                if owner.host == socket.gethostname()
                 else f" (a host that died frees its folders after {STALE_S:.0f} s)"
             )
             raise ConfigError(
@@ -116,12 +136,42 @@ class RunDir:
         """The folder is free for another process."""
         self.lock.release()
 
+    @contextlib.contextmanager
+    def work(self) -> Iterator[None]:
+        """The folder is this process's inside; `status.json` says so, and why it ended if it fails.
+
+        Whatever ends well inside says itself as what, with `set_status`.
+
+        Raises:
+            ConfigError: another process works there.
+        """
+        self.claim()
+        try:
+            write_status(self.path, RUNNING)
+            yield
+        except BaseException as error:
+            state = FAILED if isinstance(error, Exception) else INTERRUPTED
+            with contextlib.suppress(OSError):  # the disk may be what failed
+                self.set_status(state, failure_reason(error) if state == FAILED else "")
+            raise
+        finally:
+            self.release()
+
+    def set_status(self, state: str, reason: str = "") -> None:
+        """Write what the run is doing, or how it ended; see `pld_ray.runs.status`."""
+        write_status(self.path, state, reason)
+
     # --- checkpoints -----------------------------------------------------------------------------
 
     def save_checkpoint(
-        self, algorithm: ResidualSAC, name: str, trainer_state: dict[str, Any]
+        self, write: Callable[[str], Any], name: str, trainer_state: dict[str, Any]
     ) -> pathlib.Path:
         """Write `checkpoints/<name>` aside and move it into place.
+
+        Args:
+            write: `Algorithm.save_checkpoint`, which is given the folder.
+            name: of the checkpoint.
+            trainer_state: the training loop's own.
 
         Raises:
             RunError: the disk is full or cannot be written; nothing half-written is left.
@@ -132,7 +182,7 @@ class RunDir:
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            algorithm.save_checkpoint(str(partial))
+            write(str(partial))
             write_json_atomically(partial / TRAINER_FILE, trainer_state)
             add_to_manifest(partial, TRAINER_FILE)
             if target.exists():
@@ -257,7 +307,7 @@ def run_of_checkpoint(checkpoint: str | os.PathLike[str]) -> RunDir:
             "that `pld-ray train` wrote under checkpoints/"
         )
     run = RunDir(path.parent.parent)
-    if not (run.path / "config.yaml").is_file():
+    if not (run.path / CONFIG_FILE).is_file():
         raise ConfigError(f"{checkpoint}: {run.path / 'config.yaml'} is missing beside it")
     return run
 

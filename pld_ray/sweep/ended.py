@@ -16,9 +16,8 @@ from typing import Any
 from ray.tune import Callback
 
 from pld_ray.files.atomic import write_json_atomically
-from pld_ray.runs.run_state import is_figure, read_json
-
-POINT_FILE, ENDED_FILE = "point.json", "ended.json"
+from pld_ray.runs.layout import ENDED_FILE, POINT_FILE, read_json
+from pld_ray.runs.reading import is_metric
 
 
 class EndedTrials(Callback):
@@ -34,7 +33,7 @@ class EndedTrials(Callback):
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         folder = self.trials / str(trial)
         if folder.is_dir():
-            figures = {k: v for k, v in (trial.last_result or {}).items() if is_figure(v)}
+            figures = {k: v for k, v in (trial.last_result or {}).items() if is_metric(v)}
             write_json_atomically(folder / ENDED_FILE, figures)
 
 

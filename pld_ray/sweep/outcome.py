@@ -10,12 +10,13 @@ from typing import Any
 
 from ray import tune
 
+from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, trial_folder
 from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.status import FAILED, FINISHED, STOPPED, read_status
 from pld_ray.sweep.config import label
 from pld_ray.sweep.ended import ended_figures
-from pld_ray.sweep.trial import FAILED_FILE, trial_folder
 
-ENDED = ("finished", "stopped early", "failed")
+ENDED = (FINISHED, STOPPED, FAILED)
 
 Row = dict[str, Any]
 
@@ -27,7 +28,7 @@ def trial_row(sweep_dir: pathlib.Path, result: tune.Result) -> Row:
     folder = trial_folder(sweep_dir, name)
     point = dict((result.config or {}).get("point", {}))
     point.pop("id", None)
-    known = (folder / "config.yaml").is_file()
+    known = (folder / CONFIG_FILE).is_file()
     state = state_of(folder, result)
     return {
         "trial": name,
@@ -39,7 +40,7 @@ def trial_row(sweep_dir: pathlib.Path, result: tune.Result) -> Row:
         "base_success": figures.get("base_success"),
         "env_steps": figures.get("env_steps"),
         "wall_s": figures.get("wall_s"),
-        "failure": failure_of(folder, result.error) if state == "failed" else "",
+        "failure": failure_of(folder, result.error) if state == FAILED else "",
         "folder": str(folder),
     }
 
@@ -47,17 +48,17 @@ def trial_row(sweep_dir: pathlib.Path, result: tune.Result) -> Row:
 def state_of(folder: pathlib.Path, result: tune.Result) -> str:
     """`finished`, `stopped early` (by the scheduler or a stop rule), `failed` or `open`."""
     if result.error is not None:
-        return "failed"
+        return FAILED
     if not (result.metrics or {}).get("done") and ended_figures(folder) is None:
         return "open"
-    return "finished" if (folder / "summary.json").is_file() else "stopped early"
+    return FINISHED if (folder / SUMMARY_FILE).is_file() else STOPPED
 
 
 def failure_of(folder: pathlib.Path, error: Exception | None) -> str:
     """Why a trial failed, in one line: its own words, else Ray's."""
-    reason = folder / FAILED_FILE
-    if reason.is_file():
-        return reason.read_text().strip()
+    status = read_status(folder)
+    if status is not None and status.state == FAILED:
+        return status.reason
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pld_ray.config import ConfigError
 
 if TYPE_CHECKING:
-    from pld_ray.tracking.mlflow_sweep import SweepTracker
+    from pld_ray.tracking.mlflow_run import MlflowRun
 
 NOTE_ROWS = 12
 METRIC_ROWS = 100
@@ -19,7 +19,7 @@ log = logging.getLogger("pld_ray.sweep")
 
 
 def publish(
-    tracker: SweepTracker, folder: pathlib.Path, summary: Mapping[str, Any], env_steps: int
+    tracker: MlflowRun, folder: pathlib.Path, summary: Mapping[str, Any], env_steps: int
 ) -> None:
     """Log counts and tables; once no trial is open, a metric per setting, the report and the note.
 

@@ -15,23 +15,29 @@ import ray
 from ray import tune
 
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.file import decode, dump_config, encode, read_config
+from pld_ray.config.file import decode, dump_config, encode
 from pld_ray.files.atomic import undone_unless, write_atomically
+from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.cluster import check_fits, start_ray
+from pld_ray.runs.layout import (
+    BASE_FILE,
+    SUMMARY_FILE,
+    SWEEP_CONFIG_FILE,
+    SWEEP_FILE,
+    TRIALS,
+)
+from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, RUNNING, failure_reason, write_status
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig
-from pld_ray.sweep.ended import EndedTrials, known_names, known_points, point_key
+from pld_ray.sweep.ended import EndedTrials, known_points
+from pld_ray.sweep.folder import TrialName, load_folder, write_record
 from pld_ray.sweep.interrupt import sigterm_as_interrupt
 from pld_ray.sweep.outcome import as_csv, summarize, trial_row
 from pld_ray.sweep.progress import SweepProgress
 from pld_ray.sweep.publish import publish
-from pld_ray.sweep.trial import trial_folder
 from pld_ray.tracking.logfile import setup_logging, write_to_log
-
-FORMAT_VERSION = 1
-SWEEP_FILE, STATE_FILE, BASE_FILE = "sweep.yaml", "sweep.json", "base.yaml"
 
 
 def run_sweep(sweep: Sweep) -> dict[str, Any]:
@@ -45,7 +51,7 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
             small.
     """
     folder = sweep.config.folder()
-    if (folder / STATE_FILE).exists():
+    if (folder / SWEEP_FILE).exists():
         raise ConfigError(
             f"{folder} already holds a sweep: continue it with `pld-ray sweep --resume={folder}`, "
             "or give another name with --name=... or another --output_dir"
@@ -57,11 +63,12 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
     own_ray = start_ray(sweep.base, sweep.config.ray_address)
     try:
         check_resources(sweep)
-        with undone_unless(folder, lambda: any(folder.glob("trials/*"))):
+        with undone_unless(folder, lambda: any(folder.glob(f"{TRIALS}/*"))):
             write_atomically(folder / BASE_FILE, dump_config(sweep.base))
             settings = decode(SweepConfig, encode(sweep.config))
             settings.output_dir = None
-            write_atomically(folder / SWEEP_FILE, dump_config(settings))
+            write_atomically(folder / SWEEP_CONFIG_FILE, dump_config(settings))
+            write_record(sweep, folder)
             return _Driver(sweep, folder, resumed=False).run()
     finally:
         if own_ray:
@@ -83,7 +90,7 @@ def resume_sweep(
     """
     folder = folder.resolve()
     sweep = load_folder(folder)
-    for config in trial_configs(sweep, known_points(folder / "trials")):
+    for config in trial_configs(sweep, known_points(folder / TRIALS)):
         check_trusted(config, folder / BASE_FILE, trust)
     own_ray = start_ray(sweep.base, ray_address or sweep.config.ray_address)
     try:
@@ -92,45 +99,6 @@ def resume_sweep(
     finally:
         if own_ray:
             ray.shutdown()
-
-
-def load_folder(folder: pathlib.Path) -> Sweep:
-    """The sweep that a folder holds.
-
-    Raises:
-        ConfigError: it holds none, or one of another version.
-    """
-    state = read_state(folder)
-    if state.get("format_version") != FORMAT_VERSION:
-        raise ConfigError(
-            f"{folder / STATE_FILE}: format_version is {state.get('format_version')!r}, and this "
-            f"pld-ray reads {FORMAT_VERSION}: continue it with the version that began it "
-            f"({state.get('pld_ray_version', 'unknown')})"
-        )
-    try:
-        config: SweepConfig = read_config(SweepConfig, folder / SWEEP_FILE)
-        base: TrainConfig = read_config(TrainConfig, folder / BASE_FILE)
-    except ConfigError as error:
-        raise ConfigError(f"{folder}: {error}") from None
-    config.output_dir = str(folder)
-    return Sweep(config, base, str(state.get("preset", "default")))
-
-
-def read_state(folder: pathlib.Path) -> dict[str, Any]:
-    """`sweep.json` of a folder.
-
-    Raises:
-        ConfigError: there is none, or it is damaged.
-    """
-    path = folder / STATE_FILE
-    if not path.is_file():
-        raise ConfigError(f"{folder} holds no sweep: {STATE_FILE} is missing")
-    try:
-        state = json.loads(path.read_bytes())
-        assert isinstance(state, dict)
-    except (OSError, ValueError, AssertionError, RecursionError):
-        raise ConfigError(f"{path} is damaged: it must hold a JSON object") from None
-    return state
 
 
 def trial_configs(
@@ -171,7 +139,16 @@ class _Driver:
         self.started = time.time()
         self.logger = setup_logging(folder)
         write_to_log(logging.getLogger("ray.tune"), self.logger)  # a dead trial is forty lines
-        self.tracker = self._open_tracker()
+        self.lock = FolderLock(folder)
+        owner = self.lock.claim()
+        if owner is not None:
+            raise ConfigError(f"{folder} is in use by {owner}: wait for it or stop it")
+        try:
+            write_status(folder, RUNNING)
+            self.tracker = self._open_tracker()
+        except BaseException:
+            self.lock.release()
+            raise
 
     def run(self) -> dict[str, Any]:
         """Run Tune to the end and conclude."""
@@ -179,27 +156,28 @@ class _Driver:
             return self._run()
 
     def _run(self) -> dict[str, Any]:
-        status, state = "FAILED", "failed"
-        self._write_state("running")
+        status, state, reason = "FAILED", FAILED, ""
         how = "goes on" if self.resumed else "begins"
         self.logger.info("the sweep %s: %d trials", how, plan.num_trials(self.sweep))
         try:
             summary = self._conclude(self._fit())
             state = summary["state"]
-            status = "KILLED" if state == "interrupted" else "FINISHED"
+            status = "FINISHED" if state == FINISHED else "KILLED"
         except KeyboardInterrupt:
-            state, status = "interrupted", "KILLED"
+            state, status = INTERRUPTED, "KILLED"
             self.logger.info("the sweep was interrupted")
             raise KeyboardInterrupt(
                 f"interrupted; continue with: pld-ray sweep --resume={self.folder}"
             ) from None
-        except Exception:
+        except Exception as error:
+            reason = failure_reason(error)
             self.logger.exception("the sweep failed")
             raise
         finally:
-            self._write_state(state)
+            write_status(self.folder, state, reason)
             if self.tracker is not None:
                 self.tracker.finish(status)
+            self.lock.release()
         return summary
 
     def _fit(self) -> tune.ResultGrid:
@@ -211,7 +189,7 @@ class _Driver:
         run_id = self.tracker.run_id if self.tracker else ""
         context = plan.context(self.sweep, self.folder, uri, run_id, self.resumed)
         trainable = plan.trainable(self.sweep, context)
-        trials = self.folder / "trials"
+        trials = self.folder / TRIALS
         points = known_points(trials)
         space = plan.param_space(self.sweep, points)
         state = self.folder / "tune"
@@ -261,7 +239,7 @@ class _Driver:
             "mlflow_run_id": self.tracker.run_id if self.tracker else None,
         }
         write_atomically(self.folder / "trials.csv", as_csv(rows))
-        write_atomically(self.folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_atomically(self.folder / SUMMARY_FILE, json.dumps(summary, indent=1) + "\n")
         if self.tracker is not None:
             self._close_lost([row for row in rows if row["state"] == "failed"])
             env_steps = sum(row["env_steps"] or 0 for row in rows)
@@ -287,11 +265,11 @@ class _Driver:
     def _open_tracker(self) -> Any:
         if not self.sweep.config.tracking.enabled:
             return None
-        from pld_ray.tracking.mlflow_sweep import SweepTracker
+        from pld_ray.tracking.mlflow_sweep import open_sweep_run
 
         settings = self.sweep.config.tracking
         try:
-            return SweepTracker.open(
+            return open_sweep_run(
                 self.folder,
                 self.sweep.config.name,
                 settings.uri,
@@ -301,19 +279,6 @@ class _Driver:
         except (ConnectionError, ValueError, FileNotFoundError) as error:
             raise ConfigError(str(error)) from error
 
-    def _write_state(self, state: str) -> None:
-        from importlib.metadata import version
-
-        content = {
-            "format_version": FORMAT_VERSION,
-            "name": self.sweep.config.name,
-            "state": state,
-            "preset": self.sweep.preset,
-            "pld_ray_version": version("pld-ray"),
-            "num_trials": plan.num_trials(self.sweep),
-        }
-        write_atomically(self.folder / STATE_FILE, json.dumps(content, indent=1) + "\n")
-
 
 def remove(folder: pathlib.Path) -> None:
     """Delete a folder, or the link that stands for one."""
@@ -321,25 +286,3 @@ def remove(folder: pathlib.Path) -> None:
         folder.unlink()
     elif folder.exists():
         shutil.rmtree(folder)
-
-
-class TrialName:
-    """Names a trial after its point's id; a searcher's points are counted as they come.
-
-    A point that was begun before the sweep was resumed has its name already.
-    """
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.folder = folder
-        self.known = known_names(folder / "trials")
-
-    def __call__(self, trial: Any) -> str:
-        point = trial.config["point"]
-        if "id" in point:
-            return str(point["id"])
-        key = point_key(point, trial.config.get("__trial_index__"))
-        if key in self.known:
-            return self.known.pop(key)
-        name = plan.trial_id(len(list((self.folder / "trials").glob("t*"))))
-        trial_folder(self.folder, name).mkdir(parents=True)
-        return name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import time
 from typing import Any
@@ -15,17 +16,23 @@ from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.algorithm import ResidualSAC
-from pld_ray.runs.listing import TRIAL_FILE
+from pld_ray.runs.layout import (
+    CONFIG_FILE,
+    POINT_FILE,
+    SUMMARY_FILE,
+    TRIAL_FILE,
+    read_json,
+    trial_folder,
+)
 from pld_ray.runs.run_dir import RunDir, checkpoint_steps
-from pld_ray.runs.run_state import read_json
+from pld_ray.runs.status import FAILED, FINISHED, RUNNING, STOPPED, failure_reason
 from pld_ray.sweep.config import Sweep, SweepConfig, label, short
-from pld_ray.sweep.ended import POINT_FILE, ended_figures, write_trial
+from pld_ray.sweep.ended import ended_figures, write_trial
 from pld_ray.sweep.space import varied_axes
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 
 POINTER_FILE = "trial_checkpoint.json"
-FAILED_FILE = "failure.txt"
 CLAIM_WAIT_S = 60.0
 """Tune may give a trial to a process that is free while it kills the one it had begun to start."""
 
@@ -61,16 +68,16 @@ class SweepTrial(tune.Trainable):
         self._config.output_dir = str(self._run.path)
         self._config.tracking = TrackingConfig(**sweep["tracking"])
         self._stop = plan.config.stop
-        summary = read_json(self._run.path / "summary.json")
+        summary = read_json(self._run.path / SUMMARY_FILE)
         self._figures_at_end = ended_figures(self._run.path)
         if "residual_success" in summary and (self._figures_at_end or not self._is_population):
             self._figures_at_end = final_figures(summary)  # it ended, and the driver died
             self._track(point, sweep, plan.config.name)
-            self._end("FINISHED")
+            self._end("FINISHED", FINISHED)
             return
         if self._figures_at_end is not None:
             return  # its scheduler had stopped it
-        known = (self._run.path / "config.yaml").is_file()
+        known = (self._run.path / CONFIG_FILE).is_file()
         self._run.path.mkdir(parents=True, exist_ok=True)
         write_json_atomically(self._run.path / TRIAL_FILE, {"point": label(point)})
         self._logger = setup_logging(self._run.path)
@@ -90,7 +97,6 @@ class SweepTrial(tune.Trainable):
     ) -> None:
         """Open the tracker and build the algorithm, restored where the folder has a checkpoint."""
         self._track(point, sweep, sweep_name)
-        (self._run.path / FAILED_FILE).unlink(missing_ok=True)
         if not known or self._is_population:
             self._run.create(self._config)
         self._algorithm = build_algorithm(self._config)
@@ -110,6 +116,7 @@ class SweepTrial(tune.Trainable):
     def _track(self, point: dict[str, Any], sweep: dict[str, Any], sweep_name: str) -> None:
         """Take the folder, and make or continue its MLflow run under the sweep's."""
         self._run.claim(wait_s=CLAIM_WAIT_S)
+        self._run.set_status(RUNNING)
         settings = sweep["settings"]
         space = {**settings["space"], **settings["scheduler"]["mutations"]}
         varied = varied_axes(space, settings["variants"])
@@ -149,7 +156,7 @@ class SweepTrial(tune.Trainable):
             if self._loop.done or self._has_learnt_enough(figures):
                 self._loop.warn_if_nothing_was_learnt()
                 summary = self._loop.finish(self._started)
-                self._end("FINISHED")
+                self._end("FINISHED", FINISHED)
                 self._figures_at_end = {**figures, **final_figures(summary)}
                 return {**self._figures_at_end, "done": True}
             return figures
@@ -216,17 +223,18 @@ class SweepTrial(tune.Trainable):
 
     def _fail(self, error: Exception) -> None:
         """Leave the reason where people look for it, and the folder to the next attempt."""
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:500]
+        reason = failure_reason(error)
         self._logger.exception("the trial failed")
-        (self._run.path / FAILED_FILE).write_text(reason + "\n")
         if self._tracker is not None:
             self._tracker.set_tag("failure", reason)
-        self._end("FAILED")
+        self._end("FAILED", FAILED, reason)
 
-    def _end(self, status: str) -> None:
-        """Close the MLflow run, end the processes, free the folder."""
+    def _end(self, mlflow_status: str, state: str, reason: str = "") -> None:
+        """Say how it ended, close the MLflow run, end the processes, free the folder."""
+        with contextlib.suppress(OSError):  # a full disk: the rest must end nevertheless
+            self._run.set_status(state, reason)
         if self._tracker is not None:
-            self._tracker.finish(status)
+            self._tracker.finish(mlflow_status)
             self._tracker = None
         if self._algorithm is not None:
             self._algorithm.stop()
@@ -238,15 +246,11 @@ class SweepTrial(tune.Trainable):
         """The scheduler or the user ends the trial, unless it is over already."""
         if self._loop is None:
             return
+        steps = self._loop.algorithm.env_steps
+        reason = f"by the scheduler or the user at {steps} steps"
         if self._tracker is not None:
-            steps = self._loop.algorithm.env_steps
-            self._tracker.set_tag("stopped", f"by the scheduler or the user at {steps} steps")
-        self._end("FINISHED")
-
-
-def trial_folder(sweep_dir: pathlib.Path, name: str) -> pathlib.Path:
-    """The run's folder of a trial."""
-    return sweep_dir / "trials" / name
+            self._tracker.set_tag("stopped", reason)
+        self._end("FINISHED", STOPPED, reason)
 
 
 def resolve_seed(point: dict[str, Any], repetition: int | None, seeds: list[int]) -> dict[str, Any]:

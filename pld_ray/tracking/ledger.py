@@ -1,38 +1,34 @@
-"""What was logged so far, so that a restart repeats no point."""
+"""Which points an MLflow run has, so that a restart repeats none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+Points = dict[str, tuple[int, int]]
+"""Metric -> (greatest step, points at that step)."""
 
 
 class Ledger:
-    """The newest step of each metric, how many points lie on it, and the parameters.
+    """The newest step of each metric, and how many points lie on it.
 
     A restart from an older checkpoint trains through steps again that were logged before, with
-    other wall times and perhaps other values. The points of the first pass stay: after `restore`,
+    other wall times and perhaps other values. The points of the first pass stay: after `restart`,
     `new_points` lets a metric through only beyond what it had reached by then.
 
     Args:
-        state: of `state_dict`, as JSON gives it back.
+        points: that the run has from elsewhere.
     """
 
-    def __init__(self, state: Mapping[str, Any] | None = None) -> None:
-        state = state or {}
-        self.points = {key: (s, n) for key, (s, n) in state.get("points", {}).items()}
-        """Metric -> (greatest step, points at that step)."""
-        self.params: dict[str, str] = dict(state.get("params", {}))
-        self._repeated: dict[str, tuple[int, int]] = {}
+    def __init__(self, points: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self.points: Points = {key: (step, n) for key, (step, n) in (points or {}).items()}
+        self._repeated: Points = dict(self.points)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"points": self.points, "params": self.params}
-
-    def restore(self) -> None:
+    def restart(self) -> None:
         """Training goes back to an earlier step: what was logged until now is not logged again."""
         self._repeated = dict(self.points)
 
     def new_points(self, values: Mapping[str, float], step: int) -> dict[str, float]:
-        """The values that were not logged before the last `restore`.
+        """The values that were not logged before the last `restart`; they are logged from now on.
 
         A metric may have several points at one step; as many of them are left out as there were.
         """
@@ -41,19 +37,13 @@ class Ledger:
             reached, count = self._repeated.get(key, (-1, 0))
             if step > reached or (step == reached and count == 0):
                 new[key] = value
+                self.note(key, step)
             elif step == reached:
                 self._repeated[key] = (reached, count - 1)
         return new
 
-    def note(self, record: Mapping[str, Any]) -> None:
-        """Take a record of the spool into account."""
-        if record["kind"] == "metrics":
-            for key in record["values"]:
-                self.note_point(key, record["step"])
-        elif record["kind"] == "params":
-            self.params |= record["values"]
-
-    def note_point(self, key: str, step: int) -> None:
+    def note(self, key: str, step: int) -> None:
+        """The run has one more point."""
         reached, count = self.points.get(key, (-1, 0))
         if step >= reached:
             self.points[key] = (step, count + 1 if step == reached else 1)

@@ -7,14 +7,13 @@ import os
 import pathlib
 
 from pld_ray.files.atomic import write_atomically
-
-RECORD_FILE = "mlflow_run.json"
+from pld_ray.runs.layout import MLFLOW_FILE
 
 
 def write_record(run_dir: pathlib.Path, tracking_uri: str, run_id: str) -> None:
     """Write `<run_dir>/mlflow_run.json`."""
     record = {"tracking_uri": tracking_uri, "run_id": run_id}
-    write_atomically(run_dir / RECORD_FILE, json.dumps(record, indent=2) + "\n")
+    write_atomically(run_dir / MLFLOW_FILE, json.dumps(record, indent=2) + "\n")
 
 
 def read_record(run_dir: str | os.PathLike[str]) -> dict[str, str] | None:
@@ -23,7 +22,7 @@ def read_record(run_dir: str | os.PathLike[str]) -> dict[str, str] | None:
     Raises:
         ValueError: the file is not ours.
     """
-    path = pathlib.Path(run_dir) / RECORD_FILE
+    path = pathlib.Path(run_dir) / MLFLOW_FILE
     if not path.is_file():
         return None
     try:

@@ -5,51 +5,51 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
-import threading
-import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from pld_ray.tracking.folder_lock import FolderLock
-from pld_ray.tracking.mlflow_outgoing import (
-    PATIENCE_S,
-    SPOOL_FOLDER,
-    Outgoing,
-    continue_run,
-    send_spool,
+from pld_ray.runs.journal import Journal, Row
+from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE, PROGRESS_FILE, TRAINER_FILE
+from pld_ray.tracking.mlflow_record import read_record, sqlite_path, sqlite_uri, write_record
+from pld_ray.tracking.mlflow_send import relative_path
+from pld_ray.tracking.mlflow_store import (
+    MissingRunError,
+    checked_tags,
+    create_run,
 )
-from pld_ray.tracking.mlflow_record import (
-    RECORD_FILE,
-    read_record,
-    sqlite_path,
-    sqlite_uri,
-    write_record,
+from pld_ray.tracking.mlflow_values import flatten_params
+from pld_ray.tracking.outbox import (
+    ARTIFACTS,
+    BATCH_LIMITS,
+    METRICS,
+    VALUES,
+    Outbox,
+    check_old_spool,
+    now_ms,
 )
-from pld_ray.tracking.mlflow_send import BATCH_LIMITS, relative_path
-from pld_ray.tracking.mlflow_store import MissingRunError, checked_tags, create_run
-from pld_ray.tracking.mlflow_values import finite_metrics, flatten_params
-from pld_ray.tracking.spool import Spool
-from pld_ray.tracking.system_metrics import SystemMetrics
+from pld_ray.tracking.sending import PATIENCE_S, Sending, claim, known_past
 
-__all__ = ["MissingRunError", "MlflowRun", "read_record", "send_spool"]
+__all__ = ["MissingRunError", "MlflowRun"]
 
 log = logging.getLogger("pld_ray.tracking")
 
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 FINISH_BUDGET_S = 120.0
-CHECKPOINT_FILES = ("learner.json", "learner.safetensors", "residual_sac.json", "trainer.json")
+LOCK_WAIT_S = 10.0
+CHECKPOINT_FILES = ("learner.json", "learner.safetensors", PROGRESS_FILE, TRAINER_FILE)
 """What of a checkpoint goes to MLflow: networks, optimisers, counters; not the replay."""
 
 
 class MlflowRun:
-    """Logs one run; no call but the first and `finish` waits for a server or a database.
+    """Sends one run; no call but the first and `finish` waits for a server or a database.
 
-    Whatever is logged is appended to files in `<run_dir>/mlflow_spool` and sent by a thread. What
-    could not be sent when the run ends stays there, for a resume or `send_spool`. The run's id is
-    kept in `<run_dir>/mlflow_run.json`; `MlflowRun.resume` continues from it, and leaves out the
-    points that were logged before. As a context manager it finishes as FINISHED, FAILED (after an
-    exception) or KILLED (after an interrupt).
+    Metrics are sent from the run's journal, everything else from `mlflow_outbox.jsonl`, by two
+    threads: artifacts that cannot be stored do not hold up the rest. What could not be sent when
+    the run ends stays in the folder, for a resume or `send_left`. The run's id is kept in
+    `mlflow_run.json`; `MlflowRun.resume` continues from it, and leaves out the points that were
+    logged before. As a context manager it finishes as FINISHED, FAILED (after an exception) or
+    KILLED (after an interrupt).
 
     Args:
         run_dir: folder of the training run.
@@ -62,13 +62,14 @@ class MlflowRun:
         run_id: continue this run instead of making one.
         parent_run_id: MLflow run under which this one is shown (a sweep's).
         tags: of the run.
-        system_metrics: log `system/...` about every ten seconds.
+        journal: the run's metrics; None opens those of `run_dir`.
 
     Raises:
         ConnectionError: the store cannot be opened or does not answer within seconds. A run that
             is continued where it was logged before does not need an answer.
         MissingRunError: (a ValueError) `run_id` is not there, or the experiment was deleted.
-        BlockingIOError: another process logs this run.
+        BlockingIOError: another process works in the folder.
+        ValueError: a file is damaged, or an older release has left something to be sent.
     """
 
     def __init__(
@@ -82,35 +83,32 @@ class MlflowRun:
         run_id: str | None = None,
         parent_run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
-        system_metrics: bool = False,
+        journal: Journal | None = None,
     ) -> None:
         self.run_dir = pathlib.Path(run_dir).resolve()
         self.tracking_uri = tracking_uri or sqlite_uri(store_dir or self.run_dir)
         self._finished = False
-        self._time = 0
-        self._step: int | None = None
-        self._lock = threading.RLock()
         all_tags = dict(tags or {})
         if parent_run_id is not None:
             all_tags["mlflow.parentRunId"] = parent_run_id
-        self._sampler = SystemMetrics() if system_metrics else None
-        lock = FolderLock(self.run_dir / SPOOL_FOLDER)
+        self._lock = claim(self.run_dir, LOCK_WAIT_S)
         try:
+            check_old_spool(self.run_dir)
+            self.journal = journal or Journal(self.run_dir / METRICS_FILE)
             past = None
-            if run_id is not None:
-                self.run_id, past = run_id, continue_run(self.run_dir, self.tracking_uri, run_id)
-            else:
+            if run_id is None:
                 uri = self.tracking_uri
                 self.run_id = create_run(uri, experiment_name, run_name, all_tags)
+            else:
+                self.run_id, past = run_id, known_past(self.run_dir, self.tracking_uri, run_id)
             write_record(self.run_dir, self.tracking_uri, self.run_id)
-            self._outgoing = Outgoing(
-                self.run_dir, self.tracking_uri, self.run_id, lock, past, self._sample_system
-            )
+            self._outbox = Outbox(self.run_dir, self.run_id, self.journal, past)
         except BaseException:
-            lock.release()
+            self._lock.release()
             raise
+        self._sending = Sending(self._outbox, self.run_dir, self.tracking_uri)
         if run_id is not None:
-            self._append({"kind": "status", "status": "RUNNING", "time": _now()})
+            self._append("status", status="RUNNING")
             self.set_tags(all_tags)
 
     @classmethod
@@ -120,7 +118,7 @@ class MlflowRun:
         *,
         tracking_uri: str | None = None,
         tags: Mapping[str, str] | None = None,
-        system_metrics: bool = False,
+        journal: Journal | None = None,
     ) -> MlflowRun:
         """Continue the MLflow run of `run_dir`; `tracking_uri` is for a store that has moved.
 
@@ -131,7 +129,7 @@ class MlflowRun:
         record = read_record(run_dir)
         if record is None:
             raise FileNotFoundError(
-                f"{pathlib.Path(run_dir) / RECORD_FILE} is missing: this run was not tracked with "
+                f"{pathlib.Path(run_dir) / MLFLOW_FILE} is missing: this run was not tracked with "
                 "MLflow; start a new MLflow run for it with MlflowRun(run_dir, ...)"
             )
         uri = tracking_uri or record["tracking_uri"]
@@ -146,7 +144,7 @@ class MlflowRun:
             tracking_uri=uri,
             run_id=record["run_id"],
             tags=tags,
-            system_metrics=system_metrics,
+            journal=journal,
         )
 
     # --- logging ---------------------------------------------------------------------------------
@@ -157,11 +155,9 @@ class MlflowRun:
         MLflow never changes a parameter, so one that a resumed run has changed is logged as the tag
         `changed.<name>` instead.
         """
-        flat = flatten_params(params)
-        with self._lock:
-            known = dict(self._outgoing.points.ledger.params)
-            self._append_values("params", {k: v for k, v in flat.items() if k not in known})
+        flat, known = flatten_params(params), self._outbox.params
         changed = {k: v for k, v in flat.items() if known.get(k, v) != v}
+        self._append_values("params", {k: v for k, v in flat.items() if k not in known})
         if changed:
             log.warning(
                 "MLflow keeps the first value of %s; the new ones are tags changed.<name>",
@@ -170,26 +166,22 @@ class MlflowRun:
             self.set_tags({f"changed.{k}"[:250]: v for k, v in changed.items()})
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Log numbers at `step` (environment steps), those left out that were logged before.
-
-        None is skipped; NaN and infinity are not logged but counted in `tracking/non_finite`.
+        """Write numbers at `step` (environment steps) to the journal, and send them.
 
         Raises:
             TypeError: a value is no number.
         """
-        values = finite_metrics(metrics)
-        with self._lock:
-            self._step = max(int(step), self._step or 0)
-            new = self._outgoing.points.ledger.new_points(values, int(step))
-            # MLflow takes two points that are equal in key, time, step and value for one
-            self._time = max(_now(), self._time + 1)
-            self._append_values("metrics", new, step=int(step), time=self._time)
+        self._check_open()
+        self.send_row(self.journal.append({"env_steps": int(step), **metrics}))
+
+    def send_row(self, row: Row) -> None:
+        """Send a row that the journal holds, those points left out that were logged before."""
+        self._check_open()
+        self._outbox.add_row(row)
 
     def restored(self, step: int) -> None:
-        """Training went back to a checkpoint at `step`: points that come again are left out."""
-        with self._lock:
-            self._outgoing.points.ledger.restore()
-            self._step = step
+        """The journal was taken back to a checkpoint at `step`."""
+        self._outbox.reread()
         self.set_tags({"resumed_at_step": str(step)})
 
     def set_tag(self, key: str, value: str) -> None:
@@ -213,8 +205,7 @@ class MlflowRun:
         local = pathlib.Path(path).resolve()
         if not local.exists():
             raise FileNotFoundError(f"cannot log {local} to MLflow: no such file or folder")
-        record = {"kind": "artifact", "path": relative_path(local, self.run_dir)}
-        self._append({**record, "folder": artifact_path}, self._outgoing.artifacts)
+        self._append("artifact", path=relative_path(local, self.run_dir), folder=artifact_path)
 
     def log_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Copy the networks and counters of a checkpoint to the artifacts, without its replay.
@@ -227,39 +218,33 @@ class MlflowRun:
         for file in files or [folder / CHECKPOINT_FILES[0]]:
             self.log_artifact(file, f"checkpoints/{folder.name}")
 
-    def _append_values(self, kind: str, values: Mapping[str, Any], **fields: Any) -> None:
+    def _append_values(self, kind: str, values: Mapping[str, Any]) -> None:
         """One record, or several where MLflow's limits ask for it."""
         items = list(values.items())
         for start in range(0, len(items), BATCH_LIMITS[kind]):
-            part = dict(items[start : start + BATCH_LIMITS[kind]])
-            self._append({"kind": kind, **fields, "values": part})
+            self._append(kind, values=dict(items[start : start + BATCH_LIMITS[kind]]))
 
-    def _append(self, record: Mapping[str, Any], spool: Spool | None = None) -> None:
-        if self._finished and record["kind"] != "status":
-            raise RuntimeError(f"MLflow run {self.run_id} is finished: nothing can be logged to it")
+    def _append(self, kind: str, **fields: Any) -> None:
+        self._check_open()
         try:
-            (spool or self._outgoing.points).append(record)
+            self._outbox.append(kind, **fields)
         except OSError as error:
             log.error("not logged to MLflow, %s cannot be written: %s", self.run_dir, error)
 
-    def _sample_system(self) -> None:
-        """In the sender's thread: one point of each system metric at a step, at most."""
-        with self._lock:
-            if self._sampler is None or self._finished or self._step is None:
-                return
-            if values := self._sampler.sample(self._step):
-                self.log_metrics(values, self._step)
+    def _check_open(self) -> None:
+        if self._finished:
+            raise RuntimeError(f"MLflow run {self.run_id} is finished: nothing can be logged to it")
 
     # --- sending ---------------------------------------------------------------------------------
 
     @property
     def num_queued(self) -> int:
         """Values and artifacts that wait to be sent."""
-        return self._outgoing.num_pending
+        return self._outbox.num_pending()
 
     def flush(self, budget_s: float = 60.0, patience_s: float = PATIENCE_S) -> bool:
         """Send what is queued now, for `budget_s` seconds at most; says whether nothing is left."""
-        return self._outgoing.drain(budget_s, patience_s)
+        return self._sending.drain(budget_s, patience_s)
 
     def finish(
         self,
@@ -276,24 +261,22 @@ class MlflowRun:
         """
         if status not in STATUSES:
             raise ValueError(f"status={status!r}: must be one of {', '.join(STATUSES)}")
-        with self._lock:
-            if self._finished:
-                return
-            self._sample_system()  # a short run has one point too
-            self._finished = True
-        ended = _now()
+        if self._finished:
+            return
+        ended = now_ms()
         self.flush(budget_s, patience_s)
-        self._append({"kind": "status", "status": status, "time": ended})
+        self._append("status", status=status, ended=ended)
+        self._finished = True
         self.flush(min(10.0, budget_s), min(1.0, patience_s))
-        self._outgoing.close()
+        self._sending.close(self._lock)
         if self.num_queued:
             log.warning(
                 "MLflow run %s is incomplete: %d values and %d artifacts wait in %s; send them "
                 "when the server is back with: pld-ray send %s",
                 self.run_id,
-                self._outgoing.points.num_pending,
-                self._outgoing.artifacts.num_pending,
-                self._outgoing.folder,
+                self._outbox.num_pending((METRICS, VALUES)),
+                self._outbox.num_pending((ARTIFACTS,)),
+                self.run_dir,
                 self.run_dir,
             )
 
@@ -310,8 +293,3 @@ class MlflowRun:
             self.finish()
         else:
             self.finish("FAILED" if issubclass(kind, Exception) else "KILLED")
-
-
-def _now() -> int:
-    """Milliseconds since 1970."""
-    return int(time.time() * 1000)

@@ -1,4 +1,4 @@
-"""From the records of a spool to MLflow."""
+"""From the records of an outbox to MLflow."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pld_ray.tracking.mlflow_store import REFUSALS, run_lifecycle
+from pld_ray.tracking.outbox import Record
 from pld_ray.tracking.sender import shorten
-from pld_ray.tracking.spool import Record
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 log = logging.getLogger("pld_ray.tracking")
-
-BATCH_LIMITS = {"metrics": 1000, "params": 100, "tags": 100}
-"""Values that MLflow accepts in one request."""
 
 
 class MlflowReceiver:
@@ -116,7 +113,7 @@ class MlflowReceiver:
         if record["status"] == "RUNNING":
             self.client.update_run(self.run_id, status="RUNNING")
         else:
-            self.client.set_terminated(self.run_id, record["status"], record["time"])
+            self.client.set_terminated(self.run_id, record["status"], record["ended"])
 
 
 def relative_path(path: str | os.PathLike[str], run_dir: pathlib.Path) -> str:

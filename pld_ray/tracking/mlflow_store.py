@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pld_ray.errors import UserError
-from pld_ray.tracking.ledger import Ledger
-from pld_ray.tracking.mlflow_record import RECORD_FILE, sqlite_path
+from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.tracking.ledger import Ledger, Points
+from pld_ray.tracking.mlflow_record import sqlite_path
 from pld_ray.tracking.mlflow_values import TAG_LENGTH, entity_key, truncate
-from pld_ray.tracking.quiet import mlflow_manners
+from pld_ray.tracking.quiet import quick_mlflow
 from pld_ray.tracking.sender import shorten
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def opened_store(tracking_uri: str, advice: str = ADVICE) -> Iterator[MlflowClie
         ConnectionError: what is asked of it fails; `MissingRunError` passes.
     """
     try:
-        with mlflow_manners(OPEN_TIMEOUT_S), sqlite_lock(tracking_uri):
+        with quick_mlflow(OPEN_TIMEOUT_S), sqlite_lock(tracking_uri):
             from mlflow.tracking import MlflowClient  # takes 5 s: not at this module's import
 
             yield MlflowClient(tracking_uri, tracking_uri)
@@ -75,13 +76,13 @@ def sqlite_lock(tracking_uri: str) -> Iterator[None]:
         yield
 
 
-def patiently[T](ask: Callable[[], T], patience_s: float) -> T:
+def retried[T](ask: Callable[[], T], wait_s: float) -> T:
     """The answer of a store that may be away at the moment.
 
     Raises:
-        ConnectionError: it did not answer within `patience_s` seconds.
+        ConnectionError: it did not answer within `wait_s` seconds.
     """
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             return ask()
@@ -123,7 +124,7 @@ def check_run(tracking_uri: str, run_id: str) -> None:
     if lifecycle != "active":
         raise MissingRunError(
             f"MLflow run {run_id} is {lifecycle} at {tracking_uri}: restore it with `mlflow runs "
-            f"restore --run-id {run_id}`, or delete {RECORD_FILE} in the run's folder to start a "
+            f"restore --run-id {run_id}`, or delete {MLFLOW_FILE} in the run's folder to start a "
             "new MLflow run"
         )
 
@@ -148,19 +149,19 @@ def find_child(
         return found[0].info.run_id if found else None
 
 
-def ledger_of(tracking_uri: str, run_id: str) -> Ledger:
-    """What a run holds already, asked of the server.
+def logged_before(tracking_uri: str, run_id: str) -> tuple[Points, dict[str, str]]:
+    """The points and the parameters that a run holds already, asked of the server.
 
     Raises:
         ConnectionError: the store cannot be used.
     """
+    ledger = Ledger()
     with opened_store(tracking_uri) as client:
         data = client.get_run(run_id).data
-        ledger = Ledger({"params": data.params})
         for key in data.metrics:
             for point in client.get_metric_history(run_id, key):
-                ledger.note_point(key, point.step)
-    return ledger
+                ledger.note(key, point.step)
+    return ledger.points, dict(data.params)
 
 
 def run_lifecycle(client: MlflowClient, run_id: str) -> str:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-import numbers
 import posixpath
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from pld_ray.runs.journal import TIME, Row
+
 KEY_LENGTH = 250
 PARAM_LENGTH = 6000
 TAG_LENGTH = 5000
 """Characters; the limits of MLflow 3 (`mlflow.utils.validation`), tags as in its documentation."""
-
-NON_FINITE = "tracking/non_finite"
-"""Metric that counts the values of a report which were NaN or infinite and so were not logged."""
 
 
 def entity_key(name: str) -> str:
@@ -26,37 +23,13 @@ def entity_key(name: str) -> str:
     return posixpath.normpath(key)[:KEY_LENGTH] if key else "_"
 
 
-def finite_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers by MLflow key; None is left out, non-finite values are counted under `NON_FINITE`.
-
-    MLflow stores infinities as 1.8e308, which ruins a chart's axis, so they are not logged at all.
-
-    Raises:
-        TypeError: a value is not a number, naming the metric.
-    """
-    values: dict[str, float] = {}
-    non_finite = 0
-    for name, value in metrics.items():
-        if value is None:
-            continue
-        number = _as_float(name, value)
-        if math.isfinite(number):
-            values[entity_key(name)] = number
-        else:
-            non_finite += 1
-    if non_finite:
-        values[NON_FINITE] = float(non_finite)
-    return values
-
-
-def _as_float(name: str, value: Any) -> float:
-    if getattr(value, "ndim", 0) == 0 and hasattr(value, "item"):
-        value = value.item()  # numpy and torch scalars
-    if not isinstance(value, numbers.Real):
-        raise TypeError(
-            f"metric {name!r} is a {type(value).__name__}: log_metrics takes single numbers"
-        )
-    return float(value)
+def metric_values(row: Row) -> dict[str, float]:
+    """The numbers of a journal's row by MLflow key; text and what is null have no point."""
+    return {
+        entity_key(name): float(value)
+        for name, value in row.items()
+        if name not in ("env_steps", TIME) and isinstance(value, int | float)
+    }
 
 
 def flatten_params(params: Any, prefix: str = "") -> dict[str, str]:

@@ -16,7 +16,7 @@ _levels: dict[str, int] = {}
 
 
 @contextlib.contextmanager
-def mlflow_manners(timeout_s: int) -> Iterator[None]:
+def quick_mlflow(timeout_s: int) -> Iterator[None]:
     """One attempt of `timeout_s` seconds per HTTP request, and no INFO lines of MLflow or alembic.
 
     MLflow reads its limits from the environment at each request and offers no other way; a value

@@ -1,13 +1,13 @@
-"""A thread that empties a spool, through outages of the receiver, and never holds up the caller."""
+"""A thread that empties queues of an outbox, through outages, and never holds up the caller."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from pld_ray.tracking.spool import Entry, Record, Spool, weight
+from pld_ray.tracking.outbox import Outbox, Record
 
 log = logging.getLogger("pld_ray.tracking")
 
@@ -15,33 +15,29 @@ GATHER_S = 1.0
 """Seconds between two batches, so that many small reports travel in one request."""
 FIRST_RETRY_S = 1.0
 LONGEST_RETRY_S = 15.0
-TICK_S = 1.0
 
 
 class Sender:
-    """Sends the records of a spool in order, in batches of one kind, and tries again after errors.
+    """Sends the records of some queues in order, in batches of one kind, and repeats what failed.
 
     An outage is any error of `send`. It is reported when a second attempt fails too, and once more
     when it ends.
 
     Args:
-        spool: what to send. Nobody else may read or mark it.
+        outbox: what to send.
+        queues: of the outbox. Nobody else may send from them.
         send: sends a batch, or raises; it must not matter if a batch is sent twice.
         name: what the records are sent to, for the log.
-        limits: greatest number of values in a batch of each kind; 1 record for a kind not listed.
-        tick: called about once a second, in the same thread.
     """
 
     def __init__(
         self,
-        spool: Spool,
+        outbox: Outbox,
+        queues: Sequence[str],
         send: Callable[[Sequence[Record]], None],
         name: str,
-        limits: Mapping[str, int],
-        tick: Callable[[], None] | None = None,
     ) -> None:
-        self._spool, self._send, self._name, self._limits = spool, send, name, dict(limits)
-        self._tick = tick
+        self._outbox, self._queues, self._send, self._name = outbox, queues, send, name
         self._failures = 0
         self._reported = False
         self._failing_since: float | None = None
@@ -61,13 +57,13 @@ class Sender:
         deadline = time.monotonic() + budget_s
         self.hurry()
         with self._attempted:
-            while self._spool.num_pending and time.monotonic() < deadline:
+            while self._num_pending and time.monotonic() < deadline:
                 since = self._failing_since
                 if since is not None and time.monotonic() - since >= patience_s:
                     break
                 self._attempted.wait(min(0.5, max(0.0, deadline - time.monotonic())))
         self._hurry = False
-        return not self._spool.num_pending
+        return not self._num_pending
 
     def hurry(self) -> None:
         """Try at once, and without pauses between batches, until a `drain` is over."""
@@ -91,45 +87,33 @@ class Sender:
                 if time.monotonic() >= due or self._retry_now:
                     self._retry_now = False
                     due = time.monotonic() + self._attempt()
-                if self._tick is not None:
-                    self._tick()
             except Exception:  # a full disk, a defect: training must not lose its tracking for it
                 log.exception("%s: the sending thread goes on after an error", self._name)
                 due = time.monotonic() + LONGEST_RETRY_S
             with self._attempted:
                 self._attempted.notify_all()
-            pause = min(TICK_S, due - time.monotonic())
+            pause = min(GATHER_S, due - time.monotonic())
             if pause > 0:
                 self._wake.wait(pause)
                 self._wake.clear()
 
     def _attempt(self) -> float:
         """Send one batch; seconds until the next attempt."""
-        batch = self._next_batch()
+        batch = self._outbox.next_batch(self._queues)
         if not batch:
             return GATHER_S
-        self._spool.sync()
         try:
-            self._send([entry.record for entry in batch])
+            self._send(batch)
         except Exception as error:  # whatever a store, a driver or an artifact back end raises
             return self._failed(error)
-        self._spool.mark_sent(batch)
+        if not self._stopped:  # what was too slow for the end of the run is sent again
+            self._outbox.mark_sent(batch)
         self._succeeded()
-        return 0.0 if self._spool.num_pending >= 1000 or self._hurry else GATHER_S
+        return 0.0 if self._num_pending >= 1000 or self._hurry else GATHER_S
 
-    def _next_batch(self) -> list[Entry]:
-        """The longest run of one kind at the front of the spool."""
-        batch: list[Entry] = []
-        room = 0
-        for entry in self._spool.pending():
-            kind = entry.record["kind"]
-            if not batch:
-                first, room = kind, self._limits.get(kind, 0)
-            room -= weight(entry.record)
-            if batch and (kind != first or room < 0):
-                break
-            batch.append(entry)
-        return batch
+    @property
+    def _num_pending(self) -> int:
+        return self._outbox.num_pending(self._queues)
 
     def _failed(self, error: Exception) -> float:
         if self._failing_since is None:
@@ -142,7 +126,7 @@ class Sender:
                 "sent when it is back",
                 self._name,
                 shorten(error),
-                self._spool.path,
+                self._outbox.path.parent,
             )
         if self._hurry:
             return FIRST_RETRY_S

@@ -1,10 +1,10 @@
 import json
-import os
 
 import pytest
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import dump_config
+from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, write_status
 
 TASK = "pick_up_the_can_and_place_it_in_the_bin"
 
@@ -39,8 +39,6 @@ def make_run():
         if evaluations:
             lines = "".join(json.dumps(row) + "\n" for row in rows)
             (folder / "metrics.jsonl").write_text(lines)
-            (folder / "mlflow_spool").mkdir()
-            (folder / "mlflow_spool" / "lock").write_text(f"pid 1 on {os.uname().nodename}\n")
             for name in ("best", "interrupted") if interrupted else ("best",):
                 checkpoint = folder / "checkpoints" / name
                 checkpoint.mkdir(parents=True)
@@ -55,12 +53,12 @@ def make_run():
                 "task": TASK,
             }
             (folder / "summary.json").write_text(json.dumps(summary))
-        if failed:
-            (folder / "train.log").write_text(
-                "2026-01-01 10:00:00 INFO    pld_ray: env_steps=500\n"
-                "2026-01-01 10:00:01 ERROR   pld_ray: the run failed\n"
-                f"Traceback (most recent call last):\n  File x\n{failed}\n"
-            )
+        if held is not None:
+            write_status(folder, FINISHED)
+        elif failed:
+            write_status(folder, FAILED, failed)
+        elif evaluations:
+            write_status(folder, INTERRUPTED)
         return folder
 
     return make

@@ -1,14 +1,14 @@
-import fcntl
 import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from pld_ray.cli import main
+from pld_ray.files.lock import FolderLock
 from pld_ray.runs.listing import list_folder
+from pld_ray.runs.status import FAILED, RUNNING, write_status
 
 
 @pytest.fixture
@@ -82,26 +82,6 @@ def test_the_best_trial_is_chosen_in_validation_and_not_on_the_held_states(tmp_p
     assert (sweep.best_trial, sweep.success) == ("t0001", 0.6)
 
 
-def test_a_run_whose_lock_is_held_is_running(outputs):
-    lock = outputs / "interrupted" / "mlflow_spool" / "lock"
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"import fcntl; f = open({str(lock)!r}, 'r+'); fcntl.lockf(f, fcntl.LOCK_EX)\n"
-            "print('held', flush=True); input()",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        assert states(outputs)["interrupted"] == "running"
-    finally:
-        holder.communicate(b"\n")
-    assert states(outputs)["interrupted"] == "interrupted"
-
-
 def test_a_pid_in_run_lock_counts_while_its_process_lives(outputs):
     lock = outputs / "interrupted" / "run.lock"
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -111,34 +91,56 @@ def test_a_pid_in_run_lock_counts_while_its_process_lives(outputs):
     assert states(outputs)["interrupted"] == "interrupted"
 
 
-@pytest.mark.parametrize("lock", [None, "pid 1 on another-host"])
-def test_where_no_lock_can_be_seen_fresh_metrics_mean_running(outputs, lock):
+def test_a_run_that_was_killed_is_interrupted_and_its_next_life_running(outputs):
     run = outputs / "interrupted"
-    if lock is None:
-        (run / "mlflow_spool" / "lock").unlink()
-    else:
-        (run / "mlflow_spool" / "lock").write_text(lock)
+    write_status(run, RUNNING)
+    assert states(outputs)["interrupted"] == "interrupted"
+    lock = FolderLock(run)
+    lock.claim()
     assert states(outputs)["interrupted"] == "running"
-    long_ago = time.time() - 3600
-    os.utime(run / "metrics.jsonl", (long_ago, long_ago))
+    assert lock.path.exists()  # to list a run is not to take its lock
+    lock.release()
     assert states(outputs)["interrupted"] == "interrupted"
 
 
-def test_listing_a_run_does_not_take_its_lock(outputs):
-    lock = outputs / "interrupted" / "mlflow_spool" / "lock"
-    states(outputs)
-    with lock.open("r+") as file:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
 def test_a_run_that_failed_and_was_resumed_has_not_failed(outputs):
-    with (outputs / "failed" / "train.log").open("a") as log:
-        log.write("2026-01-01 11:00:00 INFO    pld_ray: env_steps=1000 updates=10\n")
+    write_status(outputs / "failed", RUNNING)
     assert states(outputs)["failed"] == "interrupted"
+
+
+def test_runs_of_releases_that_wrote_no_status_are_listed(outputs):
+    for path in outputs.rglob("status.json"):
+        path.unlink()
+    (outputs / "failed" / "failure.txt").write_text("ValueError: no such thing\nat line 3")
+    assert states(outputs) == {
+        "finished": "finished",
+        "interrupted": "interrupted",
+        "failed": "failed",
+        "deep/never": "never started",
+        "sweep": "finished",
+    }
+    (failed,) = [row for row in list_folder(outputs) if row.state == "failed"]
+    assert failed.reason == "ValueError: no such thing"
+    state = json.dumps({"state": "running", "num_trials": 3})
+    (outputs / "sweep" / "sweep.json").write_text(state)
+    assert states(outputs)["sweep"] == "interrupted"
+    lock = FolderLock(outputs / "sweep" / "trials" / "t0001")
+    lock.claim()
+    assert states(outputs)["sweep"] == "running"
+    lock.release()
+
+
+def test_a_sweep_says_itself_what_it_is_doing(outputs):
+    write_status(outputs / "sweep", FAILED, "ConfigError: the store is away")
+    (sweep,) = [row for row in list_folder(outputs) if row.kind == "sweep"]
+    assert (sweep.state, sweep.reason) == ("failed", "ConfigError: the store is away")
+    write_status(outputs / "sweep", RUNNING)
+    assert states(outputs)["sweep"] == "interrupted"  # killed
 
 
 def test_damaged_and_foreign_files_are_no_reason_to_stop(outputs):
     (outputs / "finished" / "summary.json").write_text('{"residual_su')
+    (outputs / "finished" / "status.json").write_text("{")
     with (outputs / "finished" / "metrics.jsonl").open("a") as file:
         file.write('nonsense\n{"env_steps": 40000, "eval/resi')
     (outputs / "site").mkdir()

@@ -3,8 +3,6 @@ import json
 import pytest
 
 from pld_ray.cli import main
-from pld_ray.runs.run_state import PROGRESS_FILE
-from pld_ray.runs.run_state import PROGRESS_FILE as LISTED_PROGRESS_FILE
 from pld_ray.tracking.mlflow_record import write_record
 
 CURVE = [(12_000, 0.6), (24_000, 0.9)]
@@ -102,7 +100,3 @@ def test_a_folder_without_a_run_is_one_sentence(tmp_path, capsys, make, words):
 def test_show_takes_one_folder(capsys):
     assert main(["show"]) == 2
     assert "RUN is missing; usage: pld-ray show RUN" in capsys.readouterr().err
-
-
-def test_a_checkpoint_is_known_by_the_file_that_training_writes():
-    assert LISTED_PROGRESS_FILE == PROGRESS_FILE

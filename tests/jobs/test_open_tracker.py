@@ -12,7 +12,6 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.jobs.open_tracker import default_run_name, open_tracker, send_tracked
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.tracking import tags
-from pld_ray.tracking.folder_lock import FolderLock
 from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri
 
 POINT = "algorithm.residual_scale=0.5, algorithm.utd=2"
@@ -93,12 +92,10 @@ def test_user_mistakes_are_one_sentence(config, uri, tmp_path):
     tracker = open_tracker(config, run)
     assert tracker is not None
     tracker.finish()
-    lock = FolderLock(run.path / "mlflow_spool")
-    try:
-        with pytest.raises(ConfigError, match="mlflow_spool is in use by this process"):
-            send_tracked(run.path)
-    finally:
-        lock.release()
+    run.claim()
+    with pytest.raises(ConfigError, match="is in use by this process"):
+        send_tracked(run.path)
+    run.release()
     (run.path / "mlflow_run.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"mlflow_run\.json must hold tracking_uri and run_id"):
         open_tracker(config, run)

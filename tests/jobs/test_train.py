@@ -11,8 +11,9 @@ from mlflow.tracking import MlflowClient
 from envs.point import PointEnv
 from pld_ray.cli import main
 from pld_ray.jobs import training_loop
+from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
-from pld_ray.runs.run_state import PROGRESS_FILE
+from pld_ray.runs.status import read_status
 
 SMALL = [
     "--env.task=lift_the_can",
@@ -59,6 +60,8 @@ def test_a_run_leaves_everything_it_promises(finished):
     run = client.get_run(summary["mlflow_run_id"])
     assert run.info.status == "FINISHED"
     assert run.data.params["algorithm.batch_size"] == "16"
+    assert read_status(finished).state == "finished"
+    assert run.data.metrics["system/process_memory_mb"] > 10
     assert run.data.metrics["eval/held_residual_success"] == summary["residual_success"]
     artifacts = {a.path for a in client.list_artifacts(summary["mlflow_run_id"])}
     assert {"eval_info.json", "learning_curve.png", "config.yaml", "train.log"} <= artifacts
@@ -73,7 +76,11 @@ def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
     assert len(list((finished.parent / "cache").iterdir())) == 1
     rows = [
         [
-            {key: value for key, value in json.loads(line).items() if not key.startswith("time/")}
+            {
+                key: value
+                for key, value in json.loads(line).items()
+                if not key.startswith(("time/", "system/"))
+            }
             for line in (run / "metrics.jsonl").read_text().splitlines()
         ]
         for run in (finished, again)
@@ -128,6 +135,7 @@ def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch
         assert main(["train", *SMALL, "--total_steps=2000", f"--output_dir={folder}"]) == 0
     assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
     assert not (folder / "summary.json").exists()
+    assert read_status(folder).state == "interrupted"
     run_id = json.loads((folder / "mlflow_run.json").read_text())["run_id"]
     before = json.loads((folder / "checkpoints/interrupted" / PROGRESS_FILE).read_text())
 
@@ -155,7 +163,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
         before = sorted(p.name for p in run.checkpoints.iterdir())
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))  # writes fail as on a full disk
         with pytest.raises(RunError, match=r"cannot write checkpoint .*best.*last good checkpoint"):
-            run.save_checkpoint(algorithm, "best", {})
+            run.save_checkpoint(algorithm.save_checkpoint, "best", {})
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert sorted(p.name for p in run.checkpoints.iterdir()) == before
         algorithm.load_checkpoint(str(finished / "checkpoints" / "best"))

@@ -66,7 +66,7 @@ def trained(tmp_path_factory, mlflow_server):
         row = flatten_result(algorithm.train()) | {"updates": algorithm.updates}
         tracker.log_metrics(row, algorithm.env_steps)
     for name in ("best", "final"):
-        run.save_checkpoint(algorithm, name, {})
+        run.save_checkpoint(algorithm.save_checkpoint, name, {})
     tracker.log_checkpoint(run.checkpoints / "best")
     tracker.finish()
     rows = algorithm.evaluate_residual(list(STATES))

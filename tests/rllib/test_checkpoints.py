@@ -21,8 +21,8 @@ from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.replay import storage
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.progress import read_progress
+from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError, trainer_state
-from pld_ray.runs.run_state import PROGRESS_FILE
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -60,9 +60,9 @@ def algorithm(ray_cluster):
 @pytest.fixture
 def run(algorithm, tmp_path):
     run = RunDir(tmp_path / "run")
-    run.save_checkpoint(algorithm, "step_000000040", {})
+    run.save_checkpoint(algorithm.save_checkpoint, "step_000000040", {})
     algorithm.train()  # its rows are a second segment of the replay
-    run.save_checkpoint(algorithm, "step_000000100", {"best_success": 0.5})
+    run.save_checkpoint(algorithm.save_checkpoint, "step_000000100", {"best_success": 0.5})
     run.prune(1)
     return run
 
@@ -278,7 +278,7 @@ def test_a_full_disk_inside_safetensors_is_one_sentence_and_leaves_nothing(
     assert max(p.stat().st_size for p in others) < size - 100
     limit_files(size - 100)
     with pytest.raises(RunError, match=r"cannot write checkpoint .*best: File too large"):
-        run.save_checkpoint(algorithm, "best", {})
+        run.save_checkpoint(algorithm.save_checkpoint, "best", {})
     assert [p.name for p in run.checkpoints.iterdir()] == [good.name]
 
 

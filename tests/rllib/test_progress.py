@@ -14,7 +14,7 @@ from pld_ray.files.manifest import CheckpointError, write_manifest
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.rollout.messages import EpisodeBatch
-from pld_ray.runs.run_state import PROGRESS_FILE
+from pld_ray.runs.layout import PROGRESS_FILE
 
 
 def make_progress(params=None, **counters):

@@ -240,7 +240,14 @@ def test_a_damaged_config_is_one_sentence(content, command, tmp_path, capsys):
 def test_one_damaged_file_leaves_the_list_of_the_others(content, tmp_path, capsys):
     foreign_run(tmp_path / "whole")
     bad = foreign_run(tmp_path / "bad")
-    for name in ("config.yaml", "summary.json", "metrics.jsonl", "run.lock", "sweep.json"):
+    for name in (
+        "config.yaml",
+        "summary.json",
+        "metrics.jsonl",
+        "run.lock",
+        "status.json",
+        "sweep.json",
+    ):
         if name == "sweep.json":
             (bad / "config.yaml").unlink()
         (bad / name).write_bytes(content)

@@ -10,11 +10,20 @@ import time
 import pytest
 
 from pld_ray.config import ConfigError
+from pld_ray.files import lock as locks
 from pld_ray.files.atomic import undone_unless
-from pld_ray.runs import run_lock
+from pld_ray.files.lock import LOCK_FILE, STALE_S, Owner, lock_owner, process_start
+from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, older_checkpoint
-from pld_ray.runs.run_lock import LOCK_FILE, STALE_S, Owner, lock_owner, process_start
-from pld_ray.runs.run_state import PROGRESS_FILE, is_held
+from pld_ray.runs.status import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    is_held,
+    read_status,
+    write_status,
+)
 
 
 @pytest.fixture
@@ -49,9 +58,9 @@ def test_a_number_that_was_given_out_again_does_not_keep_a_folder(tmp_path, slee
     claim_as(tmp_path, sleeper.pid, started=process_start(sleeper.pid))
     with pytest.raises(ConfigError, match=f"in use by process {sleeper.pid}: wait"):
         RunDir(tmp_path).claim()
-    assert is_held(tmp_path / LOCK_FILE)
+    assert is_held(tmp_path)
     claim_as(tmp_path, sleeper.pid, started=process_start(os.getpid()))  # another one's beginning
-    assert not is_held(tmp_path / LOCK_FILE)
+    assert not is_held(tmp_path)
     RunDir(tmp_path).claim()
 
 
@@ -66,17 +75,17 @@ def test_the_process_of_another_machine_keeps_the_folder_while_it_touches_its_lo
     claim_as(tmp_path, 1, host="elsewhere")
     with pytest.raises(ConfigError, match=r"process 1 of elsewhere: .*died frees .* after 60 s"):
         RunDir(tmp_path).claim()
-    assert is_held(lock)
+    assert is_held(tmp_path)
     assert not list(tmp_path.glob(".clock-*"))
     ago = lock.stat().st_mtime - STALE_S - 5
     os.utime(lock, (ago, ago))
-    assert not is_held(lock)
+    assert not is_held(tmp_path)
     RunDir(tmp_path).claim()
     assert json.loads(lock.read_text())["pid"] == os.getpid()
 
 
 def test_a_lock_is_touched_while_it_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_lock, "BEAT_S", 0.01)
+    monkeypatch.setattr(locks, "BEAT_S", 0.01)
     run, lock = RunDir(tmp_path), tmp_path / LOCK_FILE
     run.claim()
     for _ in range(2):
@@ -86,6 +95,45 @@ def test_a_lock_is_touched_while_it_is_held(tmp_path, monkeypatch):
             assert time.monotonic() < deadline, "nobody touches the lock"
             time.sleep(0.005)
     run.release()
+
+
+def test_a_folder_says_what_its_run_is_doing(tmp_path, sleeper):
+    run = RunDir(tmp_path)
+    assert read_status(tmp_path) is None
+    with run.work():
+        assert read_status(tmp_path).state == RUNNING
+        run.set_status(FINISHED)
+    assert (read_status(tmp_path).state, read_status(tmp_path).pid) == (FINISHED, os.getpid())
+    with pytest.raises(ZeroDivisionError), run.work():
+        raise ZeroDivisionError("by a bug\nof ours")
+    status = read_status(tmp_path)
+    assert (status.state, status.reason) == (FAILED, "ZeroDivisionError: by a bug")
+    with pytest.raises(KeyboardInterrupt), run.work():
+        raise KeyboardInterrupt
+    assert read_status(tmp_path).state == INTERRUPTED
+    claim_as(tmp_path, sleeper.pid)
+    assert read_status(tmp_path).state == RUNNING  # it has begun, and has not said so yet
+    write_status(tmp_path, RUNNING)
+    sleeper.kill()
+    sleeper.wait()
+    assert read_status(tmp_path).state == INTERRUPTED
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"state": "dancing"}', '{"state": ["failed"]}'])
+def test_a_damaged_status_is_none(tmp_path, content):
+    (tmp_path / "status.json").write_text(content)
+    assert read_status(tmp_path) is None
+
+
+def test_a_second_process_waits_for_the_first_and_only_the_first_frees_the_folder(tmp_path):
+    first, second = locks.FolderLock(tmp_path), locks.FolderLock(tmp_path)
+    assert first.claim() is None
+    assert second.claim() is None  # this process has it
+    assert second.claim(alone=True) == Owner(os.getpid(), socket.gethostname())
+    second.release()
+    assert is_held(tmp_path)
+    first.release()
+    assert not is_held(tmp_path)
 
 
 def checkpoint(run, name, env_steps):

@@ -19,6 +19,7 @@ import yaml
 from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
+from pld_ray.runs.journal import TIME
 from pld_ray.sweep.interrupt import sigterm_as_interrupt
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -90,12 +91,11 @@ def check_points(folder):
             (key, row["env_steps"])
             for row in history
             for key, value in row.items()
-            if key != "env_steps" and value is not None
+            if key not in ("env_steps", TIME) and value is not None
         )
         logged = Counter(
             (key, point.step)
             for key in run.data.metrics
-            if not key.startswith(("system/", "tracking/"))
             for point in client.get_metric_history(run.info.run_id, key)
         )
         assert max(logged.values()) == 1
@@ -226,7 +226,7 @@ def test_a_sweep_that_is_asked_to_stop_says_how_to_go_on(sweep_file, tmp_path):
     assert f"pld-ray sweep --resume={folder}" in printed
     assert "SIGTERM received" not in printed
     assert "Traceback" not in printed
-    assert json.loads((folder / "sweep.json").read_text())["state"] == "interrupted"
+    assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"
     assert main(["sweep", f"--resume={folder}"]) == 0
     check_ended(folder, 4)
 
@@ -246,7 +246,7 @@ def test_a_killed_sweep_is_resumed_without_running_anything_twice(sweep_file, tm
         driver.kill()
         driver.wait()
     ended = {p: p.stat().st_mtime_ns for p in folder.glob("trials/*/summary.json")}
-    assert json.loads((folder / "sweep.json").read_text())["state"] == "running"
+    assert json.loads((folder / "status.json").read_text())["state"] == "running"
     pids = [json.loads(p.read_text())["pid"] for p in folder.glob("trials/*/run.lock")]
     wait_for(lambda: not any(alive(pid) for pid in pids), "the end of the trials' processes")
 

@@ -24,6 +24,7 @@ def main(run_dir: pathlib.Path, uri: str, total: int) -> None:
         run = MlflowRun(run_dir, tracking_uri=uri, experiment_name="killed")
     else:
         run = MlflowRun.resume(run_dir)
+        run.journal.restore(step)
         run.restored(step)
     while step < total:
         step += 1

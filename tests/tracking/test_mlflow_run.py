@@ -11,15 +11,19 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from mlflow.tracking import MlflowClient
 
-from pld_ray.tracking.mlflow_record import RECORD_FILE, read_record, sqlite_uri
-from pld_ray.tracking.mlflow_run import MissingRunError, MlflowRun, send_spool
-from pld_ray.tracking.mlflow_sweep import SweepTracker
+from pld_ray.files.lock import FolderLock
+from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
+from pld_ray.tracking.mlflow_run import MissingRunError, MlflowRun
+from pld_ray.tracking.mlflow_send import MlflowReceiver
+from pld_ray.tracking.mlflow_sweep import open_sweep_run
+from pld_ray.tracking.sending import send_left
+from pld_ray.tracking.system_metrics import SystemMetrics
 
 QUICKLY = {"budget_s": 2.0, "patience_s": 0.1}
 
@@ -30,6 +34,11 @@ def client_of(run: MlflowRun) -> MlflowClient:
 
 def history(run: MlflowRun, key: str) -> list[tuple[int, float]]:
     return [(m.step, m.value) for m in client_of(run).get_metric_history(run.run_id, key)]
+
+
+def go_back(run: MlflowRun, step: int) -> None:
+    run.journal.restore(step)
+    run.restored(step)
 
 
 def logged(run: MlflowRun):
@@ -114,14 +123,15 @@ def test_a_restart_from_a_checkpoint_repeats_no_point(store, tmp_path, another_m
             run.log_metrics({"loss": 1.0, "time": 0.1 * step}, step)
         run.log_metrics({"eval": 0.5}, 20)
     if another_machine:
-        shutil.rmtree(tmp_path / "mlflow_spool")
+        for name in ("metrics.jsonl", "mlflow_outbox.jsonl", "mlflow_sent.json"):
+            (tmp_path / name).unlink()
     with MlflowRun.resume(tmp_path) as run:
-        run.restored(10)
+        go_back(run, 10)
         for value in (1.0, 1.0, 2.0):
             run.log_metrics({"calql": value}, step=0)
         for step in (20, 30, 40):
             run.log_metrics({"loss": 2.0, "time": 7.0, "eval": 0.6}, step)
-        run.restored(20)  # a learner was lost
+        go_back(run, 20)  # a learner was lost
         run.log_metrics({"loss": 3.0}, 40)
         run.log_metrics({"loss": 3.0}, 50)
     assert history(run, "loss") == [(10, 1.0), (20, 1.0), (30, 1.0), (40, 2.0), (50, 3.0)]
@@ -156,12 +166,12 @@ def test_resume_says_what_is_missing(store, tmp_path):
         MlflowRun.resume(tmp_path)
 
     record = {"tracking_uri": f"sqlite:///{tmp_path}/moved/mlflow.db", "run_id": run.run_id}
-    (tmp_path / RECORD_FILE).write_text(json.dumps(record))
+    (tmp_path / MLFLOW_FILE).write_text(json.dumps(record))
     with pytest.raises(FileNotFoundError, match=r"moved/mlflow\.db.* is missing: .*tracking\.uri"):
         MlflowRun.resume(tmp_path)
     assert not (tmp_path / "moved").exists()
 
-    (tmp_path / RECORD_FILE).write_text("{}")
+    (tmp_path / MLFLOW_FILE).write_text("{}")
     with pytest.raises(ValueError, match=r"mlflow_run\.json must hold tracking_uri and run_id"):
         MlflowRun.resume(tmp_path)
 
@@ -182,14 +192,23 @@ def test_misuse_is_named(store, tmp_path):
 
 
 def test_a_second_process_may_not_log_the_same_run(store, tmp_path):
+    code = (
+        "import pathlib, sys; from pld_ray.tracking.sending import claim;"
+        f"claim(pathlib.Path({str(tmp_path)!r}), wait_s=0.2)"
+    )
     with MlflowRun(tmp_path, store_dir=store):
-        code = (
-            "import pathlib; from pld_ray.tracking.folder_lock import FolderLock;"
-            f"FolderLock(pathlib.Path({str(tmp_path / 'mlflow_spool')!r}), wait_s=0.2)"
-        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert f"in use by another process (pid {os.getpid()} on" in done.stderr
+        assert f"{tmp_path} is in use by process {os.getpid()}" in done.stderr
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_a_run_whose_folder_is_held_by_its_job_leaves_it_held(store, tmp_path):
+    lock = FolderLock(tmp_path)
+    lock.claim()
+    with MlflowRun(tmp_path, store_dir=store):
+        pass
+    assert lock.path.exists()
+    lock.release()
 
 
 def test_the_networks_of_a_checkpoint_are_kept_without_its_replay(store, tmp_path):
@@ -207,16 +226,14 @@ def test_the_networks_of_a_checkpoint_are_kept_without_its_replay(store, tmp_pat
     ]
 
 
-def test_system_metrics_have_one_point_a_step(store, tmp_path):
-    with MlflowRun(tmp_path, store_dir=store, system_metrics=True) as run:
-        run.log_metrics({"loss": 1.0}, step=7)
-        deadline = time.monotonic() + 30
-        while "system/cpu_percent" not in run._outgoing.points.ledger.points:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    ((step, megabytes),) = history(run, "system/process_memory_mb")
-    assert step == 7
-    assert 10 < megabytes < 1e6
+def test_system_metrics_have_one_point_a_step():
+    system = SystemMetrics(interval_s=0.0)
+    values = system.sample(7)
+    assert 10 < values["system/process_memory_mb"] < 1e6
+    assert "system/cpu_percent" in values
+    assert system.sample(7) == {}
+    assert system.sample(8)
+    assert SystemMetrics(interval_s=3600.0).sample(0)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +260,7 @@ def test_an_unusable_uri_is_one_sentence(tmp_path, uri):
     assert "--tracking.enabled=false" in text
     assert "\n" not in text
     assert len(text) < 700
-    assert not (tmp_path / RECORD_FILE).exists()
+    assert not (tmp_path / MLFLOW_FILE).exists()
     assert "MLFLOW_HTTP_REQUEST_MAX_RETRIES" not in os.environ
 
 
@@ -262,7 +279,7 @@ def test_artifacts_that_cannot_be_stored_do_not_hold_up_metrics(tmp_path, store,
     folder = store / "mlartifacts" / run.run_id
     folder.parent.mkdir(exist_ok=True)
     folder.write_text("a file where MLflow wants its folder")
-    run.log_artifact(tmp_path / "run" / RECORD_FILE)
+    run.log_artifact(tmp_path / "run" / MLFLOW_FILE)
     run.log_metrics({"success": 0.5}, step=1)
     with caplog.at_level(logging.WARNING, logger="pld_ray"):
         assert not run.flush(budget_s=20, patience_s=3)
@@ -271,7 +288,7 @@ def test_artifacts_that_cannot_be_stored_do_not_hold_up_metrics(tmp_path, store,
     assert "artifacts, cannot be reached" in caplog.text
     folder.unlink()
     assert run.flush()
-    assert (folder / "artifacts" / RECORD_FILE).is_file()
+    assert (folder / "artifacts" / MLFLOW_FILE).is_file()
     run.finish()
 
 
@@ -298,44 +315,44 @@ def test_a_run_deleted_under_its_training_goes_on_when_it_is_restored(store, tmp
 
 def test_what_a_run_could_not_send_is_sent_later(store, tmp_path, caplog, monkeypatch):
     run = MlflowRun(tmp_path / "run", store_dir=store)
-    monkeypatch.setattr(run._outgoing._senders[0], "_send", _unreachable)
-    monkeypatch.setattr(run._outgoing._senders[1], "_send", _unreachable)
-    run.log_metrics({"success": 0.5, "loss": 1.0}, step=1)
-    run.log_artifact(tmp_path / "run" / RECORD_FILE)
-    run.finish("FAILED", **QUICKLY)
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowReceiver, "__call__", _unreachable)
+        run.log_metrics({"success": 0.5, "loss": 1.0}, step=1)
+        run.log_artifact(tmp_path / "run" / MLFLOW_FILE)
+        run.finish("FAILED", **QUICKLY)
     assert "3 values and 1 artifacts wait in" in caplog.text
     assert f"pld-ray send {tmp_path / 'run'}" in caplog.text
     assert logged(run).info.status == "RUNNING"
 
     moved = shutil.move(tmp_path / "run", tmp_path / "moved")
-    report = send_spool(moved)
+    report = send_left(moved)
     assert (report.num_sent, report.num_left) == (4, 0)
     assert logged(run).info.status == "FAILED"
     assert history(run, "success") == [(1, 0.5)]
-    assert [a.path for a in client_of(run).list_artifacts(run.run_id)] == [RECORD_FILE]
-    assert send_spool(moved).num_sent == 0
+    assert [a.path for a in client_of(run).list_artifacts(run.run_id)] == [MLFLOW_FILE]
+    assert send_left(moved).num_sent == 0
 
 
-def _unreachable(records) -> None:
+def _unreachable(receiver, records) -> None:
     raise OSError("away")
 
 
 def test_a_sweep_is_one_run_that_its_trials_are_shown_under(store, tmp_path):
     folder = tmp_path / "grid"
-    sweep = SweepTracker.open(folder, "grid", sqlite_uri(store), "sweeps", {"num_samples": 2})
+    sweep = open_sweep_run(folder, "grid", sqlite_uri(store), "sweeps", {"num_samples": 2})
     with MlflowRun(folder / "t0", store_dir=store, parent_run_id=sweep.run_id) as trial:
         pass
     sweep.log_metrics({"best/success": 0.5}, step=1)
     sweep.finish("KILLED")
-    again = SweepTracker.open(folder, "grid", sqlite_uri(store), "sweeps", {"num_samples": 2})
+    again = open_sweep_run(folder, "grid", sqlite_uri(store), "sweeps", {"num_samples": 2})
     assert again.run_id == sweep.run_id
     again.log_metrics({"best/success": 0.7}, step=1)  # a repeated trial
     again.log_metrics({"best/success": 0.8}, step=2)
     again.finish()
-    data = logged(again._run).data
+    data = logged(again).data
     assert data.params == {"sweep.num_samples": "2"}
     assert (data.tags["pld_ray.kind"], data.tags["sweep"]) == ("sweep", "grid")
-    assert history(again._run, "best/success") == [(1, 0.5), (2, 0.8)]
+    assert history(again, "best/success") == [(1, 0.5), (2, 0.8)]
     assert logged(trial).data.tags["mlflow.parentRunId"] == sweep.run_id
 
 
@@ -359,4 +376,9 @@ def test_two_processes_make_one_new_store_silently(tmp_path):
     assert [process.returncode for process in processes] == [0, 0]
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [".mlflow.db.lock", "a", "b", "mlflow.db"]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [RECORD_FILE, "mlflow_spool"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        "metrics.jsonl",
+        "mlflow_outbox.jsonl",
+        MLFLOW_FILE,
+        "mlflow_sent.json",
+    ]

@@ -15,9 +15,11 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from pld_ray.tracking.mlflow_record import RECORD_FILE, sqlite_uri
-from pld_ray.tracking.mlflow_run import MlflowRun, send_spool
+from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.tracking.mlflow_record import sqlite_uri
+from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_store import find_child, get_or_create_experiment
+from pld_ray.tracking.sending import send_left
 
 SCRIPT = pathlib.Path(__file__).with_name("logging_process.py")
 
@@ -75,11 +77,11 @@ def test_a_batch_that_is_sent_twice_is_stored_once(mlflow_server, kind):
 @pytest.mark.chaos
 def test_a_process_that_is_killed_and_restarted_logs_each_point_once(mlflow_server, tmp_path):
     command = [sys.executable, str(SCRIPT), str(tmp_path), mlflow_server.uri, "700"]
-    spool = tmp_path / "mlflow_spool" / "points.jsonl"
+    metrics = tmp_path / "metrics.jsonl"
     for lines in (150, 400):
         process = subprocess.Popen(command)
         deadline = time.monotonic() + 120
-        while not spool.is_file() or spool.read_bytes().count(b"\n") < lines:
+        while not metrics.is_file() or metrics.read_bytes().count(b"\n") < lines:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -88,7 +90,7 @@ def test_a_process_that_is_killed_and_restarted_logs_each_point_once(mlflow_serv
     subprocess.run(command, check=True, timeout=300)
 
     uri = mlflow_server.uri
-    run_id = json.loads((tmp_path / RECORD_FILE).read_text())["run_id"]
+    run_id = json.loads((tmp_path / MLFLOW_FILE).read_text())["run_id"]
     assert steps_of(uri, run_id, "loss") == list(range(1, 701))
     assert steps_of(uri, run_id, "time/wall_s") == list(range(1, 701))
     assert steps_of(uri, run_id, "eval") == list(range(10, 701, 10))
@@ -119,7 +121,8 @@ def test_nothing_is_lost_or_doubled_when_the_server_dies_and_returns(
     left.log_metrics({"success": 0.5}, 1)
     left.finish(budget_s=1, patience_s=0.1)
 
-    again = MlflowRun.resume(tmp_path / "run")  # the spool knows enough to go on without a server
+    again = MlflowRun.resume(tmp_path / "run")  # the folder knows enough to go on without a server
+    again.journal.restore(900)
     again.restored(900)
     for step in range(901, 1501):
         again.log_metrics({"success": step / 2000, "loss": 2.0}, step)
@@ -139,7 +142,7 @@ def test_nothing_is_lost_or_doubled_when_the_server_dies_and_returns(
     assert [a.path for a in client.list_artifacts(again.run_id)] == ["curve.png"]
 
     assert client.get_run(left.run_id).info.status == "RUNNING"
-    assert send_spool(tmp_path / "left").num_left == 0
+    assert send_left(tmp_path / "left").num_left == 0
     assert client.get_run(left.run_id).info.status == "FINISHED"
     assert steps_of(left.tracking_uri, left.run_id, "success") == [1]
 

@@ -1,7 +1,9 @@
-"""`run.lock`: the process that works in a run's folder, of this host or of one that shares it."""
+"""One process at a time works in a folder, of this host or of one that shares the folder."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -9,6 +11,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pld_ray.files.atomic import write_atomically
@@ -29,37 +32,60 @@ class Owner:
     host: str
 
     def __str__(self) -> str:
+        if self == this_process():
+            return "this process"
         return f"process {self.pid}" + (
             "" if self.host == socket.gethostname() else f" of {self.host}"
         )
 
 
-class RunLock:
-    """The lock of one folder; held from `claim` to `release`, or to the end of the process."""
+class FolderLock:
+    """`run.lock` in a folder: held from `claim` to `release`, or to the end of the process.
+
+    Args:
+        folder: made by `claim` if it is not there.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.path = folder / LOCK_FILE
-        self._released = threading.Event()
+        self._released: threading.Event | None = None
 
-    def claim(self, wait_s: float = 0.0) -> Owner | None:
-        """Take the lock; who has it, if that is another process still after `wait_s` seconds."""
+    def claim(self, wait_s: float = 0.0, alone: bool = False) -> Owner | None:
+        """Take the lock; who has it, if that is another process still after `wait_s` seconds.
+
+        Where another object of this process holds it, it goes on holding it, and its `release`
+        frees the folder.
+
+        Args:
+            wait_s: seconds to wait for an owner that may be about to end.
+            alone: this process's other objects count as owners too.
+        """
         deadline = time.monotonic() + wait_s
-        while (owner := lock_owner(self.path)) is not None and owner != this_process():
+        while (owner := self._try()) is not None and (alone or owner != this_process()):
             if time.monotonic() >= deadline:
                 return owner
             time.sleep(0.1)
-        me = this_process()
-        content = {"pid": me.pid, "host": me.host, "started": process_start(me.pid)}
-        write_atomically(self.path, json.dumps(content) + "\n")
-        self._released.set()  # a former beat of this object
+        return None
+
+    def _try(self) -> Owner | None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(self.path.parent):
+            owner = lock_owner(self.path)
+            if owner is not None:
+                return None if self._released is not None and owner == this_process() else owner
+            me = this_process()
+            content = {"pid": me.pid, "host": me.host, "started": process_start(me.pid)}
+            write_atomically(self.path, json.dumps(content) + "\n")
         self._released = threading.Event()
         threading.Thread(target=self._beat, args=[self._released], daemon=True).start()
         return None
 
     def release(self) -> None:
-        """The folder is free for another process."""
-        self._released.set()
-        self.path.unlink(missing_ok=True)
+        """The folder is free for another process, if this object took it; else nothing happens."""
+        if self._released is not None:
+            self._released.set()
+            self._released = None
+            self.path.unlink(missing_ok=True)
 
     def _beat(self, released: threading.Event) -> None:
         while not released.wait(BEAT_S):
@@ -67,6 +93,18 @@ class RunLock:
                 os.utime(self.path)
             except OSError:
                 return  # the folder is gone, and nobody can claim it
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: pathlib.Path) -> Iterator[None]:
+    """Looking and writing are one step, where the file system has locks of its own."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def lock_owner(path: pathlib.Path) -> Owner | None:
@@ -77,7 +115,7 @@ def lock_owner(path: pathlib.Path) -> Owner | None:
         started = content.get("started")
         if owner.host != socket.gethostname():
             return owner if age_s(path) < STALE_S else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return owner if is_alive(owner.pid, started) else None
 

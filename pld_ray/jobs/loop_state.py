@@ -1,0 +1,72 @@
+"""What the training loop remembers across a resume: what is due when, and what is known already."""
+
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from pld_ray.config import TrainConfig
+from pld_ray.files.manifest import damaged
+from pld_ray.runs.layout import TRAINER_FILE
+from pld_ray.runs.run_dir import trainer_state
+
+
+@dataclass
+class LoopState:
+    """Counters and results of the loop itself; `trainer.json` of a checkpoint."""
+
+    base_rows: list[dict[str, Any]] = field(default_factory=list)
+    """Episodes of the base policy on the held states."""
+    best_success: float = -1.0
+    """Highest validation success so far, in [0, 1]; -1 before the first."""
+    next_evaluation: int = 0
+    """Environment steps."""
+    next_checkpoint: int = 0
+    """Environment steps."""
+    train_wall_s: float = 0.0
+
+    @classmethod
+    def begin(cls, config: TrainConfig) -> LoopState:
+        """The state of a new run."""
+        return cls(
+            next_evaluation=config.evaluation.interval_steps,
+            next_checkpoint=config.checkpoint.interval_steps,
+        )
+
+    def evaluation_due(self, env_steps: int, interval: int, total: int) -> bool:
+        """Whether an evaluation is due, always at the end; the next one is `interval` later.
+
+        Args:
+            env_steps: done.
+            interval: environment steps between evaluations; 0 evaluates at the end alone.
+            total: environment steps of the run.
+        """
+        due = env_steps >= total or (interval > 0 and env_steps >= self.next_evaluation)
+        self.next_evaluation = next_multiple(self.next_evaluation, env_steps, interval)
+        return due
+
+    def checkpoint_due(self, env_steps: int, interval: int) -> bool:
+        """Whether a checkpoint is due; the next one is `interval` steps later, 0 makes none."""
+        due = interval > 0 and env_steps >= self.next_checkpoint
+        self.next_checkpoint = next_multiple(self.next_checkpoint, env_steps, interval)
+        return due
+
+
+def next_multiple(due: int, env_steps: int, interval: int) -> int:
+    """`due`, moved on by whole intervals until it lies beyond `env_steps`."""
+    while interval > 0 and due <= env_steps:
+        due += interval
+    return due
+
+
+def loop_state(checkpoint: pathlib.Path) -> LoopState:
+    """The loop's own state in a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        return LoopState(**trainer_state(checkpoint))
+    except TypeError as error:
+        raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None

@@ -1,0 +1,56 @@
+"""Every name in the folder of a run, of a sweep and of a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any
+
+CONFIG_FILE = "config.yaml"
+STATUS_FILE = "status.json"
+SUMMARY_FILE = "summary.json"
+METRICS_FILE = "metrics.jsonl"
+RESTARTS_FILE = "metrics.restarts.jsonl"
+"""Rows that a restart from an older checkpoint took out of `metrics.jsonl`, and each restart."""
+LOG_FILE = "train.log"
+EVAL_INFO_FILE = "eval_info.json"
+CURVE_FILE = "learning_curve.png"
+CHECKPOINTS = "checkpoints"
+
+MLFLOW_FILE = "mlflow_run.json"
+"""Tracking URI and id of the run's MLflow run."""
+OUTBOX_FILE = "mlflow_outbox.jsonl"
+"""Parameters, tags, artifacts and ends of the run, as they go to MLflow."""
+SENT_FILE = "mlflow_sent.json"
+"""Up to which record MLflow has metrics, values and artifacts."""
+OLD_SPOOL = "mlflow_spool"
+"""Where releases before the journal kept what was to be sent."""
+
+PROGRESS_FILE = "residual_sac.json"
+"""In a checkpoint that is whole."""
+TRAINER_FILE = "trainer.json"
+"""The training loop's own state in a checkpoint."""
+
+SWEEP_FILE = "sweep.json"
+SWEEP_CONFIG_FILE, BASE_FILE = "sweep.yaml", "base.yaml"
+TRIALS = "trials"
+TRIAL_FILE = "trial.json"
+"""What a trial tries, as text."""
+POINT_FILE = "point.json"
+"""A trial's point, and the checkpoint that Tune was told of last."""
+ENDED_FILE = "ended.json"
+"""The last metrics of a trial that Tune is done with."""
+
+
+def trial_folder(sweep: pathlib.Path, name: str) -> pathlib.Path:
+    """The run's folder of a trial."""
+    return sweep / TRIALS / name
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """A JSON object; empty where the file is missing or damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,105 @@
+"""What a run's folder says about the run, whatever release wrote it and whatever is damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from pld_ray.runs.layout import CHECKPOINTS, PROGRESS_FILE, read_json
+from pld_ray.runs.status import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    Status,
+    is_held,
+    one_line,
+    read_status,
+)
+
+NEVER_STARTED = "never started"
+OLD_FAILURE_FILE = "failure.txt"
+"""In which trials of releases without `status.json` said why they failed."""
+
+
+@dataclass
+class Metrics:
+    """What a listing needs of `metrics.jsonl`."""
+
+    env_steps: int = 0
+    base: float | None = None
+    success: float | None = None
+    best: float | None = None
+    held: float | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+    """The newest value of every metric."""
+
+
+def run_state(folder: pathlib.Path, summary: dict[str, Any], metrics: Metrics) -> tuple[str, str]:
+    """State of a run, and why it failed."""
+    status = read_status(folder) or old_status(folder, summary)
+    nothing = metrics.env_steps == 0 and not latest_checkpoints(folder)
+    if status.state == INTERRUPTED and nothing:
+        return NEVER_STARTED, ""
+    return status.state, status.reason if status.state == FAILED else ""
+
+
+def old_status(folder: pathlib.Path, summary: dict[str, Any]) -> Status:
+    """The state of a run whose release wrote no `status.json`."""
+    if is_held(folder):
+        return Status(RUNNING)
+    if "residual_success" in summary:
+        return Status(FINISHED)
+    note = folder / OLD_FAILURE_FILE
+    if note.is_file():
+        return Status(FAILED, one_line(note.read_text(errors="replace")) or "no reason given")
+    return Status(INTERRUPTED)
+
+
+def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
+    """Read a history; torn and foreign lines are left out.
+
+    Args:
+        everything: fill `last`, which means to parse each line.
+    """
+    metrics = Metrics()
+    if not path.is_file():
+        return metrics
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines):
+        if not (everything or b'"eval/' in line or number >= len(lines) - 2):
+            continue
+        try:
+            row = json.loads(line)
+            metrics.env_steps = max(metrics.env_steps, int(row["env_steps"]))
+            row = {key: value for key, value in row.items() if is_metric(value)}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            continue
+        metrics.last |= {key: value for key, value in row.items() if value is not None}
+        success = row.get("eval/residual_success")
+        if success is not None:
+            metrics.success = success
+            metrics.best = success if metrics.best is None else max(metrics.best, success)
+        metrics.base = row.get("eval/held_base_success", row.get("eval/base_success", metrics.base))
+        metrics.held = row.get("eval/held_residual_success", metrics.held)
+    return metrics
+
+
+def latest_checkpoints(folder: pathlib.Path) -> list[tuple[str, int]]:
+    """Name and environment steps of each whole checkpoint, the newest first."""
+    found = []
+    for file in (folder / CHECKPOINTS).glob(f"*/{PROGRESS_FILE}"):
+        steps = read_json(file).get("env_steps")
+        if isinstance(steps, int) and not file.parent.name.startswith("."):
+            found.append((file.parent.name, steps))
+    return sorted(found, key=lambda item: (-item[1], item[0]))
+
+
+def is_metric(value: Any) -> bool:
+    """Whether a value can be one of a metric: a finite number, or None."""
+    return value is None or (
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )

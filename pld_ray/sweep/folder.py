@@ -1,0 +1,91 @@
+"""A sweep's folder: what it was started with, and the names of its trials."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from importlib.metadata import version
+from typing import Any
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.file import read_config
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE, SWEEP_FILE, TRIALS, trial_folder
+from pld_ray.sweep import plan
+from pld_ray.sweep.config import Sweep, SweepConfig
+from pld_ray.sweep.ended import known_names, point_key
+
+FORMAT_VERSION = 1
+
+
+def write_record(sweep: Sweep, folder: pathlib.Path) -> None:
+    """Write `sweep.json`: from here on the folder holds a sweep."""
+    content = {
+        "format_version": FORMAT_VERSION,
+        "name": sweep.config.name,
+        "preset": sweep.preset,
+        "pld_ray_version": version("pld-ray"),
+        "num_trials": plan.num_trials(sweep),
+    }
+    write_json_atomically(folder / SWEEP_FILE, content)
+
+
+def load_folder(folder: pathlib.Path) -> Sweep:
+    """The sweep that a folder holds.
+
+    Raises:
+        ConfigError: it holds none, or one of another version.
+    """
+    record = read_record(folder)
+    if record.get("format_version") != FORMAT_VERSION:
+        raise ConfigError(
+            f"{folder / SWEEP_FILE}: format_version is {record.get('format_version')!r}, and this "
+            f"pld-ray reads {FORMAT_VERSION}: continue it with the version that began it "
+            f"({record.get('pld_ray_version', 'unknown')})"
+        )
+    try:
+        config: SweepConfig = read_config(SweepConfig, folder / SWEEP_CONFIG_FILE)
+        base: TrainConfig = read_config(TrainConfig, folder / BASE_FILE)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from None
+    config.output_dir = str(folder)
+    return Sweep(config, base, str(record.get("preset", "default")))
+
+
+def read_record(folder: pathlib.Path) -> dict[str, Any]:
+    """`sweep.json` of a folder.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = folder / SWEEP_FILE
+    if not path.is_file():
+        raise ConfigError(f"{folder} holds no sweep: {SWEEP_FILE} is missing")
+    try:
+        record = json.loads(path.read_bytes())
+        assert isinstance(record, dict)
+    except (OSError, ValueError, AssertionError, RecursionError):
+        raise ConfigError(f"{path} is damaged: it must hold a JSON object") from None
+    return record
+
+
+class TrialName:
+    """Names a trial after its point's id; a searcher's points are counted as they come.
+
+    A point that was begun before the sweep was resumed has its name already.
+    """
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.known = known_names(folder / TRIALS)
+
+    def __call__(self, trial: Any) -> str:
+        point = trial.config["point"]
+        if "id" in point:
+            return str(point["id"])
+        key = point_key(point, trial.config.get("__trial_index__"))
+        if key in self.known:
+            return self.known.pop(key)
+        name = plan.trial_id(len(list((self.folder / TRIALS).glob("t*"))))
+        trial_folder(self.folder, name).mkdir(parents=True)
+        return name

@@ -1,0 +1,202 @@
+"""What of a run waits for MLflow: rows of its journal, and a file of everything else."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.json_lines import append_line, mend_lines
+from pld_ray.runs.journal import RESTART, TIME, Journal, Row
+from pld_ray.runs.layout import OLD_SPOOL, OUTBOX_FILE, SENT_FILE, read_json
+from pld_ray.tracking.ledger import Ledger, Points
+from pld_ray.tracking.mlflow_values import metric_values
+
+Record = Mapping[str, Any]
+"""`kind`, `time` (milliseconds since 1970, unique), and what the kind needs: several `values`, or
+an artifact's `path` and `folder`, or a `status`."""
+
+METRICS, VALUES, ARTIFACTS = "metrics", "values", "artifacts"
+QUEUE_OF = {"metrics": METRICS, "params": VALUES, "tags": VALUES, "status": VALUES}
+BATCH_LIMITS = {"metrics": 1000, "params": 100, "tags": 100}
+"""Values that MLflow accepts in one request; of any other kind one record at a time."""
+
+
+class Outbox:
+    """Records of one MLflow run, in the order in which they were logged, until they are sent.
+
+    Metrics are rows of the journal, whose points a restart repeats are left out; everything else
+    is a line of `mlflow_outbox.jsonl`. `mlflow_sent.json` holds the time of the last record of each
+    queue that was sent, written after each batch: a crash in between sends a batch twice, which
+    MLflow takes as once. One thread may append while others send.
+
+    Args:
+        run_dir: folder of the run.
+        run_id: MLflow run that the records belong to; those of another one do not wait.
+        journal: the run's metrics.
+        past: points and parameters that the run holds, where the folder does not know it.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+
+    def __init__(
+        self,
+        run_dir: pathlib.Path,
+        run_id: str,
+        journal: Journal,
+        past: tuple[Points, dict[str, str]] | None = None,
+    ) -> None:
+        self.run_id, self.journal = run_id, journal
+        self.path, self._sent_path = run_dir / OUTBOX_FILE, run_dir / SENT_FILE
+        self._lock = threading.Lock()
+        self._queues: dict[str, deque[Record]] = {
+            name: deque() for name in (METRICS, VALUES, ARTIFACTS)
+        }
+        sent = sent_state(run_dir, run_id) or {}
+        self._sent: dict[str, int] = {name: sent.get(name, 0) for name in self._queues}
+        self._past = past or (sent.get("points", {}), sent.get("params", {}))
+        self._write_sent()
+        self.params: dict[str, str] = dict(self._past[1])
+        """Every parameter that was ever logged."""
+        self._last_ms = 0
+        for record in mend_lines(self.path):
+            self._last_ms = max(self._last_ms, record["time"])
+            if record["run_id"] == run_id:
+                self._enqueue(record)
+        self.reread()
+
+    def reread(self) -> None:
+        """Take the journal as it is now: what was opened, or restored to an earlier step."""
+        ledger, queue = Ledger(self._past[0]), self._queues[METRICS]
+        with self._lock:
+            queue.clear()
+            self._ledger = ledger
+            for row in self.journal.everything():
+                if row.get(RESTART):
+                    ledger.restart()
+                else:
+                    self._enqueue_row(row)
+            ledger.restart()
+
+    # --- logging ---------------------------------------------------------------------------------
+
+    def add_row(self, row: Row) -> None:
+        """A row that the journal holds now."""
+        with self._lock:
+            self._enqueue_row(row)
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Anything else, on the disk when this returns.
+
+        Raises:
+            OSError: it cannot be written; nothing of it stays.
+        """
+        with self._lock:
+            self._last_ms = self.journal.stamp(self._last_ms)
+            record = {"kind": kind, "run_id": self.run_id, "time": self._last_ms, **fields}
+            append_line(self.path, record)
+            self._enqueue(record)
+
+    def _enqueue_row(self, row: Row) -> None:
+        step = row["env_steps"]
+        values = self._ledger.new_points(metric_values(row), step)
+        time_ms = row.get(TIME, 0)  # a row without is of a release that sent it itself
+        if values and time_ms > self._sent[METRICS]:
+            record = {"kind": "metrics", "time": time_ms, "step": step, "values": values}
+            self._queues[METRICS].append(record)
+
+    def _enqueue(self, record: Record) -> None:
+        if record["kind"] == "params":
+            self.params |= record["values"]
+        name = QUEUE_OF.get(record["kind"], ARTIFACTS)
+        if record["time"] > self._sent[name]:
+            self._queues[name].append(record)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def num_pending(self, names: Sequence[str] = (METRICS, VALUES, ARTIFACTS)) -> int:
+        """Values and artifacts that wait in these queues."""
+        with self._lock:
+            return sum(weight(record) for name in names for record in self._queues[name])
+
+    def next_batch(self, names: Sequence[str]) -> list[Record]:
+        """The oldest records of these queues: of one kind, and no more than MLflow takes."""
+        with self._lock:
+            waiting = [self._queues[name] for name in names if self._queues[name]]
+            if not waiting:
+                return []
+            queue = min(waiting, key=lambda records: records[0]["time"])
+            kind = queue[0]["kind"]
+            batch: list[Record] = []
+            room = BATCH_LIMITS.get(kind, 0)
+            for record in queue:
+                room -= weight(record)
+                if batch and (record["kind"] != kind or room < 0):
+                    break
+                batch.append(record)
+            return batch
+
+    def mark_sent(self, batch: Sequence[Record]) -> None:
+        """Remember that this batch was sent.
+
+        Raises:
+            OSError: it cannot be written; it is sent again after a restart.
+        """
+        with self._lock:
+            name = QUEUE_OF.get(batch[0]["kind"], ARTIFACTS)
+            self._sent[name] = max(self._sent[name], batch[-1]["time"])
+            queue = self._queues[name]
+            while queue and queue[0]["time"] <= self._sent[name]:
+                queue.popleft()
+            self._write_sent()
+
+    def _write_sent(self) -> None:
+        points, params = self._past
+        state = {"run_id": self.run_id, **self._sent, "points": points, "params": params}
+        write_json_atomically(self._sent_path, state)
+
+
+def sent_state(run_dir: pathlib.Path, run_id: str) -> dict[str, Any] | None:
+    """What `mlflow_sent.json` says of this MLflow run; None where it says nothing."""
+    state = read_json(run_dir / SENT_FILE)
+    marks = all(isinstance(state.get(name), int) for name in (METRICS, VALUES, ARTIFACTS))
+    return state if marks and state.get("run_id") == run_id else None
+
+
+def check_old_spool(run_dir: pathlib.Path) -> None:
+    """Refuse a folder in which an older release has left something to be sent.
+
+    Raises:
+        ValueError: saying what to do.
+    """
+    folder = run_dir / OLD_SPOOL
+    for path in (folder / "points.jsonl", folder / "artifacts.jsonl"):
+        if not path.is_file():
+            continue
+        header, _, rest = path.read_bytes().partition(b"\n")
+        sent = read_json(path.with_suffix(".sent.json")).get("sent", 0)
+        try:
+            start = int(json.loads(header)["start"])
+        except (ValueError, KeyError, TypeError):
+            start = 0
+        if sent < start + len(rest):
+            raise ValueError(
+                f"{folder} holds what an older pld-ray has not sent to MLflow: send it with that "
+                f"version (`pld-ray send {run_dir}`), or delete the folder to go on without it"
+            )
+
+
+def weight(record: Record) -> int:
+    """Values of a record."""
+    return len(record["values"]) if "values" in record else 1
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)

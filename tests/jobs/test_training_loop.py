@@ -1,0 +1,43 @@
+"""What the training loop does when, and what it remembers."""
+
+from __future__ import annotations
+
+import pytest
+
+from pld_ray.config import TrainConfig
+from pld_ray.files.manifest import CheckpointError
+from pld_ray.jobs.loop_state import LoopState, loop_state
+
+
+def due_at(state: LoopState, steps: list[int], interval: int, total: int) -> list[int]:
+    return [step for step in steps if state.evaluation_due(step, interval, total)]
+
+
+def test_an_evaluation_is_due_once_an_interval_and_at_the_end():
+    config = TrainConfig()
+    config.evaluation.interval_steps = 100
+    state = LoopState.begin(config)
+    assert due_at(state, [40, 90, 110, 150, 420, 450, 505], 100, 500) == [110, 420, 505]
+    assert state.next_evaluation == 600
+    assert due_at(LoopState(), [0, 100, 499, 500], 0, 500) == [500]
+
+
+def test_a_checkpoint_is_due_once_an_interval_and_never_with_none():
+    config = TrainConfig()
+    config.checkpoint.interval_steps = 100
+    state = LoopState.begin(config)
+    assert [step for step in (99, 100, 130, 350, 399, 401) if state.checkpoint_due(step, 100)] == [
+        100,
+        350,
+        401,
+    ]
+    assert not state.checkpoint_due(1000, 0)
+
+
+def test_a_state_of_another_release_is_refused_with_its_file(tmp_path):
+    assert loop_state(tmp_path) == LoopState()
+    (tmp_path / "trainer.json").write_text('{"best_success": 0.5, "next_evaluation": 7}')
+    assert loop_state(tmp_path) == LoopState(best_success=0.5, next_evaluation=7)
+    (tmp_path / "trainer.json").write_text('{"mood": "good"}')
+    with pytest.raises(CheckpointError, match=r"trainer\.json is damaged: it holds another state"):
+        loop_state(tmp_path)
