@@ -11,7 +11,7 @@ def parser() -> Parser:
     """The arguments of the command."""
     parser = Parser(
         "send",
-        "Sends to MLflow what a run left in its spool because the server was away when it ended.",
+        "Sends to MLflow what a run could not send because the server was away when it ended.",
     )
     parser.positional("run_dir", "folder of the run")
     parser.value("tracking_uri", "URI", "where the run's MLflow store is now, if it has moved")
@@ -19,7 +19,7 @@ def parser() -> Parser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send a spool; exit status 1 when something is still left."""
+    """Send it; exit status 1 when something is still left."""
     from pld_ray.jobs.open_tracker import send_tracked
 
     report = send_tracked(args.run_dir, args.tracking_uri)

@@ -44,8 +44,8 @@ class ReplaySchema:
     (`observation.features.*`, float16) are kept apart, one tensor each.
 
     Args:
-        columns: name -> ColumnSpec of the table in `docs/architecture.md`. A packed column beyond
-            that table is stored too and sampled under its own name.
+        columns: name -> ColumnSpec. A packed column that no loss asks for is stored too and sampled
+            under its own name.
         observation_keys: vector columns that make up the observation, in order.
         features_fingerprint: of the encoder that computes the feature columns; needed with them.
 

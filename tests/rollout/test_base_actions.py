@@ -7,6 +7,7 @@ from toy import CountingEnv, CountingPolicy
 
 from pld_ray.config import ResidualSACParams
 from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
+from pld_ray.policies.protocol import Prediction
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 
@@ -19,12 +20,9 @@ class SeeingPolicy(CountingPolicy):
 
     def infer(self, observations, tasks, env_ids, seeds=None):
         state = observations["observation.state"]
-        chunk = np.repeat(state[:, None] / 100, 3, axis=1)
-        return np.concatenate([chunk, np.tile(np.arange(3.0)[:, None], (len(state), 1, 1))], -1)
-
-    def infer_with_features(self, observations, tasks, env_ids, seeds=None):
-        features = 10 * observations["observation.state"]
-        return self.infer(observations, tasks, env_ids, seeds), features.astype(np.float32)
+        counted = np.tile(np.arange(3.0)[:, None], (len(state), 1, 1))
+        chunks = np.concatenate([np.repeat(state[:, None] / 100, 3, axis=1), counted], -1)
+        return Prediction(chunks, (10 * state).astype(np.float32))
 
 
 def recorded(policy, lengths, prefetch):
