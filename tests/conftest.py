@@ -18,7 +18,8 @@ LONGEST_FILES = (
     "test_train.py",
     "test_phases.py",
     "test_mlflow_server.py",
-    "test_evaluation.py",
+    "test_requests.py",
+    "test_collect.py",
     "test_tune.py",
     "test_registry.py",
 )

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 folder, rank = sys.argv[1], int(sys.argv[2])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = [sys.argv[3], sys.argv[3] + "/residual"]
 from update_fixtures import BATCH
 from test_shards import make_half
 from pld_ray.algorithm.shards import Shard

@@ -105,7 +105,8 @@ def test_a_cached_tokeniser_is_used(tiny_directory, load_tiny, tiny_policy, hub_
     put_in_cache(hub_cache, name, tiny_directory(kind).parent / "tokenizer")
     policy = load_tiny(tiny_directory(kind))
     request = (make_observations(2, 0), make_tasks(2), [0, 1], [0, 1])
-    np.testing.assert_array_equal(policy.infer(*request).chunks, tiny_policy(kind).infer(*request))
+    expected = tiny_policy(kind).infer(*request).chunks
+    np.testing.assert_array_equal(policy.infer(*request).chunks, expected)
 
 
 def test_fingerprint_covers_what_replaces_the_checkpoints_own(load_tiny, tiny_directory, tmp_path):

@@ -9,9 +9,12 @@ from policy_fixtures import (  # noqa: F401
 )
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def ray_session():
-    """One cluster for all files; its workers can import what lies beside the tests."""
+    """One cluster a file, as the other files of the process have theirs.
+
+    Its workers can import what lies beside the tests.
+    """
     import ray
 
     folders = (Path(__file__).parent, Path(__file__).parents[1] / "policies")

@@ -168,6 +168,6 @@ def test_a_run_reads_well_in_mlflow(trained, mlflow_server):
     assert "**lift the can** (pld_tabletop), seed 3" in tags["mlflow.note.content"]
     assert params["algorithm.residual_scale"] == "0.5"
     assert params["env.task"] == "lift_the_can"
-    assert {"learner/critic_loss", "updates", "time/sample_s", "system/cpu_percent"} <= set(metrics)
+    assert {"learner/critic_loss", "updates", "time/sample_s"} <= set(metrics)
     found = client.list_artifacts(run.info.run_id, "checkpoints/best")
     assert "checkpoints/best/learner.safetensors" in [artifact.path for artifact in found]

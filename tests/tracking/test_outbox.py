@@ -207,16 +207,16 @@ class Training:
                 outbox.mark_sent(records)
 
     def crash(self, cut: float, back: int, while_restoring: bool) -> None:
-        """Cut the journal behind what was sent, and go back to a checkpoint."""
+        """Cut the line that was being written, unless it was sent; go back to a checkpoint.
+
+        Lines before it are on the disk: `append` has returned.
+        """
         path = self.folder / "metrics.jsonl"
         data = path.read_bytes()
-        flushed = position = 0
+        start = data.rfind(b"\n", 0, -1) + 1
         received = {time for _, _, time, _ in self.receiver.points}
-        for line in data.splitlines(True):
-            position += len(line)
-            if json.loads(line)[TIME] in received:
-                flushed = position  # it is flushed before it is sent
-        path.write_bytes(data[: flushed + round(cut * (len(data) - flushed))])
+        if data[start:] and json.loads(data[start:])[TIME] not in received:
+            path.write_bytes(data[: start + round(cut * (len(data) - start))])
         journal = Journal(path)
         logged = max((row["env_steps"] for row in journal.rows()), default=0)
         self.step = max(0, min(self.step, logged) - back)
