@@ -1,4 +1,4 @@
-"""The env runner alone, without a cluster: what it samples, evaluates and answers."""
+"""The env runner alone, in this process: what it samples, evaluates and answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LENGTH = 20
 
 
 @pytest.fixture(scope="module")
-def runner():
+def runner(ray_cluster):
     config = (
         ResidualSACConfig()
         .environment(
