@@ -202,6 +202,15 @@ def check_what_the_parent_says(folder):
     }
 
 
+@pytest.fixture
+def own_interrupt():
+    """Python's own handler of SIGINT, whatever an earlier test of this process has left."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("own_interrupt")
 def test_sigterm_is_an_interrupt_while_a_sweep_runs_and_its_handlers_go_with_it():
     with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
         signal.raise_signal(signal.SIGTERM)
