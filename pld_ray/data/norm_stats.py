@@ -25,24 +25,12 @@ BATCH_VALUES = 1 << 24  # float64 values that are held at a time
 
 @dataclass(frozen=True)
 class NormStats:
-    """Of one vector; each [D] float64."""
+    """Of one vector; each [D] float64. `Normalizer` applies them."""
 
     mean: np.ndarray
     std: np.ndarray
     q01: np.ndarray
     q99: np.ndarray
-
-    def normalize(self, x: np.ndarray, quantiles: bool = False) -> np.ndarray:
-        """(x - mean) / (std + 1e-6), or 2 (x - q01) / (q99 - q01 + 1e-6) - 1; x [..., D]."""
-        if quantiles:
-            return 2.0 * (x - self.q01) / (self.q99 - self.q01 + EPSILON) - 1.0
-        return (x - self.mean) / (self.std + EPSILON)
-
-    def unnormalize(self, x: np.ndarray, quantiles: bool = False) -> np.ndarray:
-        """The inverse of `normalize`."""
-        if quantiles:
-            return (x + 1.0) / 2.0 * (self.q99 - self.q01 + EPSILON) + self.q01
-        return x * (self.std + EPSILON) + self.mean
 
 
 def compute_norm_stats(

@@ -1,0 +1,92 @@
+"""States and actions by the statistics of `pld-ray norm-stats`: arrays and tensors."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from pld_ray.data.errors import DataError
+from pld_ray.data.norm_stats import EPSILON, NormStats, read_norm_stats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Mode = Literal["zscore", "quantile"]
+
+
+class Normalizer:
+    """`zscore`: (x - mean) / (std + 1e-6); `quantile`: 2 (x - q01) / (q99 - q01 + 1e-6) - 1.
+
+    Both are (x - center) / scale. What a network keeps as buffers are these two.
+
+    Args:
+        stats: of a vector of D values.
+        mode: which of the two.
+
+    Attributes:
+        center, scale: [D] float64, scale > 0.
+    """
+
+    def __init__(self, stats: NormStats, mode: Mode = "zscore") -> None:
+        if mode == "quantile":
+            self.scale = (stats.q99 - stats.q01 + EPSILON) / 2
+            self.center = stats.q01 + self.scale
+        else:
+            self.center, self.scale = stats.mean, stats.std + EPSILON
+
+    @classmethod
+    def read(
+        cls,
+        path: str | pathlib.Path,
+        vector: Literal["state", "actions"],
+        width: int,
+        mode: Mode = "zscore",
+    ) -> Normalizer:
+        """Of a `norm_stats.json`, or of a dataset's folder that holds one.
+
+        Args:
+            path: the file or the folder.
+            vector: whose statistics.
+            width: D, as the environment has it.
+            mode: see the class.
+
+        Raises:
+            DataError: there is no such file, or its statistics are of another width or of no use.
+        """
+        found = read_norm_stats(path)
+        if vector not in found:
+            raise DataError(
+                f"{path} has no statistics of {vector}, only of {', '.join(found) or 'nothing'}: "
+                "make it with pld-ray norm-stats DATASET"
+            )
+        made = cls(found[vector], mode)
+        if made.center.shape != (width,):
+            raise DataError(
+                f"{path}: {vector} has {made.center.size} dimensions, the environment's has "
+                f"{width}: make it with pld-ray norm-stats from a dataset of this environment"
+            )
+        if not (np.isfinite(made.center).all() and (made.scale > 0).all()):
+            raise DataError(
+                f"{path}: statistics of {vector} are not finite, or q99 is below q01: make it anew "
+                "with pld-ray norm-stats DATASET"
+            )
+        return made
+
+    def normalize[X: (np.ndarray, Tensor)](self, x: X) -> X:
+        """Of floating x [..., D], in its precision and on its device."""
+        center, scale = self._like(x)
+        return (x - center) / scale
+
+    def unnormalize[X: (np.ndarray, Tensor)](self, x: X) -> X:
+        """The inverse of `normalize`."""
+        center, scale = self._like(x)
+        return x * scale + center
+
+    def _like[X: (np.ndarray, Tensor)](self, x: X) -> tuple[X, X]:
+        if x.shape[-1:] != self.center.shape:
+            raise ValueError(f"x has shape {tuple(x.shape)}, need [..., {self.center.size}]")
+        if isinstance(x, np.ndarray):
+            return self.center.astype(x.dtype), self.scale.astype(x.dtype)
+        return x.new_tensor(self.center), x.new_tensor(self.scale)
