@@ -13,6 +13,8 @@ BASE_ACTION = "base_action"
 """What the frozen base policy would do, [A] float32; part of every observation."""
 POLICY_FEATURES = "observation.features"
 """What the base policy saw when it made the chunk that is being played."""
+SUCCESS = "success"
+"""bool: this step reached the goal; in a rollout's episodes only the last one can."""
 TASK_INDEX = "task_index"
 """The task's number, where an environment tells it: what a task embedding looks up."""
 VECTOR_KEYS = ("observation.state", "observation.environment_state", POLICY_FEATURES)

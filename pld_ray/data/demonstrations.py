@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from pld_ray.columns import SUCCESS
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.episode_columns import FINAL, RENAMED, Columns, restored
 from pld_ray.data.episode_writer import RECORDING_FILE
 from pld_ray.data.errors import DataError
 
-REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
+REWARD, DONE, REACHED = "next.reward", "next.done", "next.success"
 TERMINATED = "next.terminated"
 """Of datasets that a rollout wrote: the task was over, and not merely cut."""
 SEEN = ("base_action", "observation.features")
@@ -82,8 +83,8 @@ def episodes_of(
     dataset: Dataset, wanted: Wanted, successes_only: bool = True
 ) -> Iterator[tuple[int, Columns]]:
     """The episodes of a dataset, each [L + 1, ...] with the environment's observations, `action`,
-    `reward`, `terminated`, `truncated`, `residual_scale` and `intervened`, and what else a rollout
-    recorded (`base_action`, gripper labels).
+    `reward`, `terminated`, `truncated`, `success`, `residual_scale` and `intervened`, and what else
+    a rollout recorded (`base_action`, gripper labels).
 
     A dataset that a rollout wrote holds the final observation of each episode. In any other an
     episode that ended in success has terminated, and what follows is never looked at; any other was
@@ -105,7 +106,7 @@ def episodes_of(
     vectors = [name for name in wanted.observations if name not in cameras]
     recorded = [name for name in RECORDED if name in dataset.features]
     feature = {name: RENAMED.get(name, name) for name in (*vectors, *recorded, "action", "reward")}
-    ended = next(name for name in (TERMINATED, SUCCESS, DONE) if name in dataset.features)
+    ended = next(name for name in (TERMINATED, REACHED, DONE) if name in dataset.features)
     table = dataset.columns([*dict.fromkeys([*feature.values(), ended])])
     columns = {name: table[feature[name]] for name in feature}
     for name in vectors:
@@ -124,14 +125,14 @@ def episodes_of(
         for camera in cameras:
             rows[camera] = np.stack(dataset.images(index, camera, range(length)))
         terminated = bool(ends[first + length - 1])
-        episode = with_final(rows, row, terminated, wanted)
+        episode = with_final(rows, row, terminated, bool(success[index]), wanted)
         if episode is not None:
             check_values(episode, dataset, row["episode_index"], wanted)
             yield index, episode
 
 
 def with_final(
-    rows: Columns, metadata: Mapping[str, Any], terminated: bool, wanted: Wanted
+    rows: Columns, metadata: Mapping[str, Any], terminated: bool, success: bool, wanted: Wanted
 ) -> Columns | None:
     """L + 1 rows with the flags; None for an episode of a single frame that was cut."""
     seen = [name for name in (*wanted.observations, *SEEN) if name in rows]
@@ -149,9 +150,9 @@ def with_final(
     episode = {name: np.concatenate([rows[name], last[name][None]]) for name in rows}
     episode["action"] = episode["action"].astype(np.float32)
     episode["reward"] = episode["reward"].astype(np.float32).reshape(length + 1)
-    flags = np.zeros((2, length + 1), bool)
-    flags[0 if terminated else 1, length - 1] = True
-    episode["terminated"], episode["truncated"] = flags
+    flags = np.zeros((3, length + 1), bool)
+    flags[:, length - 1] = terminated, not terminated, success
+    episode["terminated"], episode["truncated"], episode[SUCCESS] = flags
     for name, dtype in (("residual_scale", np.float32), ("intervened", np.bool_)):
         episode.setdefault(name, np.zeros(length + 1, dtype))
     return episode

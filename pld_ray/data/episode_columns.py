@@ -21,7 +21,11 @@ Columns = dict[str, np.ndarray]
 
 FINAL = "final/"
 """Before the name of a feature, in an episode's row of metadata."""
-RENAMED = {"reward": "next.reward", "task_index": "observation.task_index"}
+RENAMED = {
+    "reward": "next.reward",
+    "success": "next.success",
+    "task_index": "observation.task_index",
+}
 """Column -> feature, where LeRobot has a name of its own or uses ours for something else."""
 MARKS = ("terminated", "truncated")
 """Columns that are one fact in a dataset: `next.done`, and which of the two it was."""
@@ -53,16 +57,15 @@ def features_of(columns: Columns, names: Mapping[str, list[str]]) -> v3.Features
             features[feature] = v3.vector(given) | {"dtype": str(values.dtype)}
         else:
             features[feature] = v3.scalar(str(values.dtype))
-    flags = ("next.done", "next.success", "next.terminated", ACTED)
+    flags = ("next.done", "next.terminated", ACTED)
     return features | {name: v3.scalar("bool") for name in flags}
 
 
-def to_frames(columns: Columns, success: bool) -> tuple[Columns, Columns, dict[str, Any]]:
+def to_frames(columns: Columns) -> tuple[Columns, Columns, dict[str, Any]]:
     """An episode as a dataset keeps it.
 
     Args:
         columns: [L + 1, ...], the last row is the final observation.
-        success: whether the task was done in the end.
 
     Returns:
         Vectors and scalars [L, ...] by feature; images [L, H, W, 3] by feature; the entries of the
@@ -81,7 +84,6 @@ def to_frames(columns: Columns, success: bool) -> tuple[Columns, Columns, dict[s
     done = np.zeros(len(columns["reward"]) - 1, bool)
     done[-1] = True
     frames["next.done"] = done
-    frames["next.success"] = done & success
     frames["next.terminated"] = columns["terminated"][:-1]
     frames[ACTED] = columns["residual_scale"][:-1] > 0
     return frames, images, final

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pld_ray.columns import SUCCESS
 from pld_ray.data import lerobot_format as v3
 from pld_ray.data.assemble import assemble, move_into_place
 from pld_ray.data.episode_columns import Columns, features_of, to_frames
@@ -74,12 +75,11 @@ class EpisodeWriter:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def add(self, columns: Columns, success: bool, about: Mapping[str, Any] | None = None) -> None:
+    def add(self, columns: Columns, about: Mapping[str, Any] | None = None) -> None:
         """Keep an episode; it is on the disk when this returns.
 
         Args:
             columns: [L + 1, ...], see `episode_columns`.
-            success: whether the task was done in the end.
             about: plain values for the episode's row of metadata.
 
         Raises:
@@ -99,17 +99,18 @@ class EpisodeWriter:
                 f"{self.root}: an episode's {', '.join(differing)} differs from the episodes "
                 "before; record it into another dataset"
             )
-        frames, images, final = to_frames(columns, success)
+        frames, images, final = to_frames(columns)
+        success = bool(columns[SUCCESS].any())
         write_part(
             self._parts / f"{len(self):06d}",
             stored_features(features),
             frames,
             {name: Frames(values) for name, values in images.items()},
             self.recording.fps,
-            {"columns": {"success": bool(success), **(about or {}), **final}},
+            {"columns": {"success": success, **(about or {}), **final}},
         )
         self.lengths.append(len(columns["reward"]) - 1)
-        self.successes.append(bool(success))
+        self.successes.append(success)
 
     def finish(self) -> None:
         """Make the dataset of what was kept, and put it into place.

@@ -128,7 +128,7 @@ def record(
             barren = 0 if kept else barren + 1
             if kept:
                 about = {"probe_steps": summary.probe_steps, "actor": actor}
-                writer.add(columns, summary.success, about)
+                writer.add(columns, about)
             counted = summary.success if goal.successes else kept
             on_episode(int(counted), summary.success)
             if goal.reached(writer.successes):

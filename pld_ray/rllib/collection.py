@@ -18,6 +18,7 @@ from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
+from pld_ray.rollout.episode import all_with_success
 from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
 
@@ -134,7 +135,8 @@ class BaseCollection:
         cache = self._cache()
         if cache is not None and not self.rounds:
             if cache.exists():
-                self.offline, self.warmup, self.rounds = cache.load()
+                offline, warmup, self.rounds = cache.load()
+                self.offline, self.warmup = all_with_success(offline), all_with_success(warmup)
                 return
             cache.check_writable()
         if self.config.demo_path:
@@ -239,7 +241,8 @@ class BaseCollection:
             tree = load_tree(folder / STATE_FILE)
         none: dict[str, Any] = {"columns": {}, "episode_lengths": []}
         self.offline, self.warmup = (
-            split_episodes(**tree.get(name, none)) for name in ("offline", "warmup")
+            all_with_success(split_episodes(**tree.get(name, none)))
+            for name in ("offline", "warmup")
         )
         self.rounds, self._counted = tree["rounds"], tree["counted"]
         steps = sum(self.rounds[: self._counted])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pld_ray.columns import Columns
+from pld_ray.columns import SUCCESS, Columns
 
 DTYPES = {
     "reward": np.float32,
@@ -24,7 +24,7 @@ class EpisodeBuilder:
     """Collects an episode frame by frame; `finish` adds the final frame and returns columns.
 
     An episode of L transitions has L + 1 rows: the last one holds the final observation and its
-    base action, and zeros elsewhere. `terminated` / `truncated` stand on row L - 1.
+    base action, and zeros elsewhere. `terminated` / `truncated` and `success` stand on row L - 1.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,9 @@ class EpisodeBuilder:
             row.update(extra)
         self._rows.append(row)
 
-    def finish(self, observation: Mapping[str, np.ndarray], env_index: int) -> Columns:
+    def finish(
+        self, observation: Mapping[str, np.ndarray], env_index: int, success: bool = False
+    ) -> Columns:
         """Columns of the finished episode [L + 1, ...]; the builder is empty afterwards."""
         rows, self._rows = self._rows, []
         final = {key: value[env_index] for key, value in observation.items()}
@@ -71,7 +73,21 @@ class EpisodeBuilder:
             values.append(final[key] if key in final else np.zeros_like(first))
             is_number = key in DTYPES
             columns[key] = np.array(values, DTYPES[key]) if is_number else np.stack(values)
-        return columns
+        return with_success(columns, success)
+
+
+def with_success(columns: Columns, success: bool) -> Columns:
+    """An episode that tells on its last transition whether it reached the goal."""
+    reached = np.zeros(len(columns["reward"]), np.bool_)
+    reached[-2] = success
+    return {**columns, SUCCESS: reached}
+
+
+def all_with_success(episodes: Sequence[Columns]) -> list[Columns]:
+    """Episodes of whatever release: before `success`, what had terminated had reached the goal."""
+    return [
+        e if SUCCESS in e else with_success(e, bool(e["terminated"].any())) for e in episodes
+    ]
 
 
 @dataclass(frozen=True)

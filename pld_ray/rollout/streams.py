@@ -162,9 +162,10 @@ class Streams:
             if failed:  # its last step is not known
                 finished.num_env_failures += 1
             else:
+                success = bool(infos[i]["is_success"])
                 if len(episode.builder):
-                    finished.columns.append(episode.builder.finish(self._observation, i))
-                finished.summaries.append(episode.summary(bool(infos[i]["is_success"])))
+                    finished.columns.append(episode.builder.finish(self._observation, i, success))
+                finished.summaries.append(episode.summary(success))
             self._begin(i, request.base_only)
         return taken
 

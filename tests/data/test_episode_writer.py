@@ -42,12 +42,14 @@ def episode(rng, length, success=True, **changes):
             "reward": np.float32,
             "terminated": bool,
             "truncated": bool,
+            "success": bool,
             "residual_scale": np.float32,
             "intervened": bool,
         }.items()
     }
     columns["reward"][length - 1] = success
     columns["terminated" if success else "truncated"][length - 1] = True
+    columns["success"][length - 1] = success
     columns["residual_scale"][length // 2 : length] = 0.5
     return columns | changes
 
@@ -65,7 +67,7 @@ def recorded(tmp_path):
     episodes = [episode(rng, n, success) for n, success in ((4, True), (1, False), (7, False))]
     writer = EpisodeWriter(tmp_path / "d", RECORDING)
     for number, columns in enumerate(episodes):
-        writer.add(columns, bool(columns["terminated"].any()), {"seed": number})
+        writer.add(columns, {"seed": number})
     writer.finish()
     return tmp_path / "d", episodes
 
@@ -97,13 +99,13 @@ def test_lerobot_reads_it(recorded):
 def test_a_recording_goes_on_with_what_it_kept(recorded, tmp_path):
     root, episodes = recorded
     first = EpisodeWriter(tmp_path / "e", RECORDING)
-    first.add(episodes[0], True, {"seed": 0})
+    first.add(episodes[0], {"seed": 0})
     half_written = tmp_path / "e" / ".collection/parts/.partial-000001-1"
     half_written.mkdir()
     again = EpisodeWriter(tmp_path / "e", RECORDING)
     assert (again.lengths, again.successes) == ([4], [True])
-    again.add(episodes[1], False, {"seed": 1})
-    again.add(episodes[2], False, {"seed": 2})
+    again.add(episodes[1], {"seed": 1})
+    again.add(episodes[2], {"seed": 2})
     again.finish()
     assert identity_of(Dataset(tmp_path / "e")) == identity_of(Dataset(root))
     assert sorted(os.listdir(tmp_path / "e")) == ["collection_progress.json", "data", "meta"]
@@ -113,7 +115,7 @@ def test_killed_while_it_moves_into_place_the_dataset_is_whole(recorded, tmp_pat
     root, episodes = recorded
     writer = EpisodeWriter(tmp_path / "e", RECORDING)
     for number, columns in enumerate(episodes):
-        writer.add(columns, bool(columns["terminated"].any()), {"seed": number})
+        writer.add(columns, {"seed": number})
 
     def killed(staged, target):
         (staged / "data").rename(target / "data")
@@ -137,10 +139,10 @@ def test_what_cannot_be_recorded_there_is_one_sentence(recorded, tmp_path):
     writer = EpisodeWriter(tmp_path / "e", RECORDING)
     with pytest.raises(DataError, match="no episode was recorded"):
         writer.finish()
-    writer.add(episodes[0], True)
+    writer.add(episodes[0])
     other = {**episodes[1], "base_action": np.zeros((2, 3), np.float32)}
     with pytest.raises(DataError, match="base_action differs from the episodes before"):
-        writer.add(other, False)
+        writer.add(other)
     with pytest.raises(DataError, match="begun with fps=20 and is now asked for 10"):
         EpisodeWriter(tmp_path / "e", Recording(task="lift", fps=10, about=RECORDING.about))
 
@@ -190,7 +192,7 @@ def test_what_is_not_finite_is_named(tmp_path):
     columns = episode(rng, 4)
     columns["observation.state"][2, 1] = np.nan
     writer = EpisodeWriter(tmp_path / "d", RECORDING)
-    writer.add(columns, True)
+    writer.add(columns)
     writer.finish()
     with pytest.raises(DataError, match=r"episode 0: observation\.state is not finite in frame 2"):
         list(episodes_of(Dataset(tmp_path / "d"), WANTED))

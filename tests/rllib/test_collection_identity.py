@@ -76,7 +76,8 @@ def demonstration(root: pathlib.Path) -> pathlib.Path:
     writer = EpisodeWriter(root, Recording(task="reach", fps=20))
     zeros = np.zeros(2, np.float32)
     columns = {"action": np.zeros((2, 7), np.float32), "reward": zeros, "residual_scale": zeros}
-    writer.add(columns | {"terminated": zeros > 0, "truncated": zeros > 0}, success=True)
+    flags = {"terminated": zeros > 0, "truncated": zeros > 0, "success": np.array([True, False])}
+    writer.add(columns | flags)
     writer.finish()
     return root
 

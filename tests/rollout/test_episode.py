@@ -19,7 +19,7 @@ def episode(length, start=0.0):
         "observation.state": np.full((2, 4), start + length, dtype=np.float32),
         "base_action": np.full((2, 3), start + length + 0.5, dtype=np.float32),
     }
-    return builder.finish(final, 1)
+    return builder.finish(final, 1, success=True)
 
 
 def test_final_frame_follows_the_last_transition():
@@ -28,6 +28,7 @@ def test_final_frame_follows_the_last_transition():
     assert columns["base_action"][:, 0].tolist() == [0.5, 1.5, 2.5, 3.5]
     assert columns["reward"].tolist() == [1, 1, 1, 0]
     assert columns["terminated"].tolist() == [False, False, True, False]
+    assert columns["success"].tolist() == [False, False, True, False]
     assert columns["action"][-1].tolist() == [0, 0, 0]
     assert columns["residual_scale"].dtype == np.float32
 
