@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
 
 DEFAULT_SUCCESSES = 20
+OTHERWISE = (
+    *("seed", "env.cameras", "env.image_size", "env.rendering", "env.assets"),
+    *("env.episode_length", "runners.", "placement.", "policy.placement", "ray_address"),
+)
+"""Settings that may differ from the run's whose checkpoint is recorded."""
 
 
 def parser() -> Parser:
@@ -84,8 +89,8 @@ def run(args: argparse.Namespace) -> int:
 
 def configured(args: argparse.Namespace) -> TrainConfig:
     """The checkpoint's run's configuration with the settings given here, or these alone."""
-    from pld_ray.config import TrainConfig
-    from pld_ray.config.file import load_config
+    from pld_ray.config import ConfigError, TrainConfig
+    from pld_ray.config.file import field_names, load_config, parse_flags, with_flags
     from pld_ray.runs.run_dir import run_of_checkpoint
     from pld_ray.runs.trust import check_trusted
 
@@ -94,10 +99,11 @@ def configured(args: argparse.Namespace) -> TrainConfig:
     run = run_of_checkpoint(args.checkpoint)
     config = run.load_config()
     check_trusted(config, run.path / "config.yaml", args.trust)
-    if args.settings:
-        from pld_ray.config import ConfigError
-
+    flags = parse_flags(args.settings, field_names(TrainConfig))
+    if learnt := [f"--{key}" for key in flags if not key.startswith(OTHERWISE)]:
         raise ConfigError(
-            f"--checkpoint takes its run's own configuration; remove {' '.join(args.settings)}"
+            f"--checkpoint was learnt with its run's own configuration; remove {', '.join(learnt)} "
+            "(other placements, cameras and processes can be given: --seed, --env.cameras, "
+            "--runners.*)"
         )
-    return config
+    return with_flags(config, flags)

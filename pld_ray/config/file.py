@@ -31,9 +31,21 @@ def load_config(config_class: type, args: list[str]) -> Any:
     flags = parse_flags(args, field_names(config_class))
     path = flags.pop("config_path", None)
     mapping = {} if path is None else read_mapping(existing(path))
-    config = decode(config_class, mapping, "" if path is None else f"{path}: ")
+    return with_flags(decode(config_class, mapping, "" if path is None else f"{path}: "), flags)
+
+
+def with_flags(config: Any, flags: Mapping[str, str]) -> Any:
+    """The configuration with these values in place of its own, checked.
+
+    Args:
+        config: stays as it is.
+        flags: of `parse_flags`.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
     if flags:
-        mapping = encode(config)
+        config_class, mapping = type(config), encode(config)
         for key, text in flags.items():
             set_key(config_class, mapping, key, flag_value(config_class, key, text))
         config = decode(config_class, mapping)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import heapq
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import ray
 
-from pld_ray.columns import Columns, split_episodes
 from pld_ray.config import TrainConfig
-from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.data.episode_writer import EpisodeWriter
 from pld_ray.errors import UserError
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
 from pld_ray.jobs.evaluate import load_whole
+from pld_ray.jobs.recording import recording_of
 from pld_ray.rllib.algorithm import ResidualSAC
-from pld_ray.rllib.demonstrations import policy_identity
-from pld_ray.rollout import factory
-from pld_ray.rollout.episode import EpisodeSummary
-from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
+from pld_ray.rollout.start_order import StartOrder, ended_episodes
 
-ACTION_NAMES = ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
-"""Of LIBERO's environments."""
 MAX_BARREN = 200
 """Episodes without one that is kept, after which collecting successes gives up."""
 
@@ -94,7 +88,9 @@ def collect(
     try:
         check_cluster(config)
         algorithm = build_algorithm(config)
-        writer = EpisodeWriter(root, recording_of_job(config, algorithm, actor, checkpoint))
+        name = None if checkpoint is None else checkpoint.resolve().name
+        recording = recording_of(config, algorithm.config, actor=actor, checkpoint=name)
+        writer = EpisodeWriter(root, recording)
         if checkpoint is not None:
             load_whole(algorithm, checkpoint.resolve())
         if not goal.reached(writer.successes):
@@ -123,7 +119,10 @@ def record(
     how: dict[str, Any] = {"base_only": actor != "residual", "expert": actor == "expert"}
     while True:
         request = runners.request(**how, explore=False, keep_probing=True)
-        for columns, summary in order.take(runners.receive(request)):
+        batches = runners.receive(request)
+        for ended in ended_episodes(batches):
+            order.add(ended)
+        for _, columns, summary in order.take(batches):
             kept = summary.success or goal.keep_failures
             barren = 0 if kept else barren + 1
             if kept:
@@ -138,55 +137,3 @@ def record(
                     f"{writer.root}: none of {barren} episodes in a row succeeded; what was kept "
                     "stays, go on with another policy in another folder, or give --keep_failures"
                 )
-
-
-class StartOrder:
-    """Episodes of all runners in the order in which they began.
-
-    In the order of their ends, short episodes would come first, and a recording that is cut off
-    would have too many of them.
-    """
-
-    def __init__(self) -> None:
-        self._ended: list[tuple[tuple[int, int, int], Columns, EpisodeSummary]] = []
-
-    def take(self, batches: Sequence[EpisodeBatch]) -> Iterator[tuple[Columns, EpisodeSummary]]:
-        """Add what the runners brought; the episodes that began before any open one."""
-        for runner, batch in enumerate(batches):
-            columns = fetch_columns(batch.columns)
-            if columns is None:  # they died with their node; others will be played
-                continue
-            episodes = split_episodes(columns, batch.episode_lengths)
-            for episode, summary in zip(episodes, batch.episodes, strict=True):
-                place = (summary.start, runner, summary.env_index)
-                heapq.heappush(self._ended, (place, episode, summary))
-        oldest = min((batch.oldest_start for batch in batches), default=0)
-        while self._ended and self._ended[0][0][0] < oldest:
-            _, episode, summary = heapq.heappop(self._ended)
-            yield episode, summary
-
-
-def recording_of_job(
-    config: TrainConfig, algorithm: ResidualSAC, actor: Actor, checkpoint: pathlib.Path | None
-) -> Recording:
-    """What all episodes of the dataset share."""
-    env_config = algorithm.config.env_config
-    fps = factory.steps_per_second(env_config)
-    if fps is None:
-        raise CollectError(
-            f"{config.env.entry_point} does not tell its steps per second, which a dataset needs: "
-            "give the class metadata = {'render_fps': N}"
-        )
-    (task,) = factory.task_instructions(env_config)
-    about = {
-        "environment": config.env.settings(),
-        "base_policy": policy_identity(algorithm.config),
-        "actor": actor,
-        "checkpoint": None if checkpoint is None else checkpoint.resolve().name,
-        "init_states": "sampled",
-        "seed": config.seed,
-    }
-    own = config.env.entry_point is None
-    names = {"action": ACTION_NAMES, "base_action": ACTION_NAMES} if own else {}
-    robot = "libero" if own else None
-    return Recording(task=task, fps=round(fps), robot_type=robot, about=about, names=names)

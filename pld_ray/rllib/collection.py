@@ -19,8 +19,9 @@ from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
 from pld_ray.rollout.episode import all_with_success
-from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
+from pld_ray.rollout.messages import EpisodeBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
+from pld_ray.rollout.start_order import StartOrder, ended_episodes
 
 STATE_FILE = "collection"
 """Of a checkpoint that was made while collecting, without suffix."""
@@ -101,8 +102,7 @@ class BaseCollection:
         self.warmup: list[Columns] = []
         self.rounds: list[int] = []
         """Environment steps of each round, those of a cache that are still to be counted too."""
-        self._ended: list[tuple[tuple[int, int, int], Columns]] = []
-        """Episodes that ended while earlier ones are still open, with what orders them."""
+        self._order = StartOrder()
         self._counted = 0
         self._started = False
         self._random_actions = False
@@ -172,30 +172,17 @@ class BaseCollection:
         return num_steps(self.warmup) < self.params.warmup_steps
 
     def _sort(self, batches: list[EpisodeBatch]) -> None:
-        for runner, batch in enumerate(batches):
-            columns = fetch_columns(batch.columns)
-            if columns is None:  # they died with their node; others will be collected
-                continue
-            episodes = split_episodes(columns, batch.episode_lengths)
-            for episode, summary in zip(episodes, batch.episodes, strict=True):
-                if summary.success and self._offline_incomplete():
-                    self.offline.append(episode)
-                if self._random_actions or self.params.warmup_actions == "base":
-                    order = (summary.start, runner, summary.env_index)
-                    self._ended.append((order, episode))
-        self._extend_warmup(min((batch.oldest_start for batch in batches), default=0))
-
-    def _extend_warmup(self, oldest_start: float) -> None:
-        """Take ended episodes that began before any open one.
-
-        In the order of their ends, quick successes would come first: with many environments the
-        warm-up would hold nothing else.
-        """
-        self._ended.sort(key=lambda item: item[0])
-        while self._warmup_incomplete() and self._ended and self._ended[0][0][0] < oldest_start:
-            self.warmup.append(self._ended.pop(0)[1])
+        for ended in ended_episodes(batches):
+            _, episode, summary = ended
+            if summary.success and self._offline_incomplete():
+                self.offline.append(episode)
+            if self._random_actions or self.params.warmup_actions == "base":
+                self._order.add(ended)
+        for _, episode, _ in self._order.take(batches):
+            if self._warmup_incomplete():
+                self.warmup.append(episode)
         if not self._warmup_incomplete():
-            self._ended = []
+            self._order = StartOrder()
 
     def _feed(self) -> None:
         """Fill both rings; take the observation statistics, or a pretrained critic and its own."""
@@ -223,9 +210,11 @@ class BaseCollection:
 
     def save(self, folder: pathlib.Path) -> None:
         """Write what has been collected so far into a checkpoint."""
-        ended = [episode for _, episode in self._ended]
         tree: dict[str, Any] = {"rounds": self.rounds, "counted": self._counted}
-        for name, episodes in (("offline", self.offline), ("warmup", self.warmup + ended)):
+        for name, episodes in (
+            ("offline", self.offline),
+            ("warmup", self.warmup + self._order.held_back),
+        ):
             columns, lengths = concatenate_episodes(episodes)
             tree[name] = {"columns": columns, "episode_lengths": lengths}
         save_tree(folder / STATE_FILE, tree)
@@ -247,7 +236,7 @@ class BaseCollection:
         self.rounds, self._counted = tree["rounds"], tree["counted"]
         steps = sum(self.rounds[: self._counted])
         self.progress.env_steps = self.progress.collection_env_steps = steps
-        self._ended, self._started, self._random_actions = [], False, False
+        self._order, self._started, self._random_actions = StartOrder(), False, False
 
 
 def sampled_steps(steps: int) -> dict[str, Any]:

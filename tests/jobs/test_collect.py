@@ -16,10 +16,8 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.errors import DataError
 from pld_ray.jobs.build import check_environment
-from pld_ray.jobs.collect import Goal, StartOrder, collect
+from pld_ray.jobs.collect import Goal, collect
 from pld_ray.rllib import ResidualSACConfig
-from pld_ray.rollout.episode import EpisodeSummary
-from pld_ray.rollout.messages import EpisodeBatch
 
 SUCCESSES = 2
 
@@ -143,22 +141,3 @@ def test_a_dataset_of_another_environment_is_refused_before_anything_starts(sett
 def test_a_finished_recording_is_left_alone(settings, dataset):
     with pytest.raises(DataError, match="finished dataset already"):
         collect(settings, dataset, Goal(successes=SUCCESSES))
-
-
-def test_episodes_come_in_the_order_in_which_they_began():
-    def batch(starts, oldest):
-        rows = [{"reward": np.full(2, start, np.float32)} for start in starts]
-        columns = {"reward": np.concatenate([row["reward"] for row in rows])} if rows else {}
-        summaries = [EpisodeSummary(True, 1, 0, start=start) for start in starts]
-        return EpisodeBatch(columns, [1] * len(starts), summaries, 1, oldest)
-
-    order = StartOrder()
-    taken = [
-        [summary.start for _, summary in order.take(batches)]
-        for batches in (
-            [batch([3], 0), batch([0], 2)],  # one that began at 0 is open still
-            [batch([0], 5), batch([], 2)],
-            [batch([5], 9), batch([2], 9)],
-        )
-    ]
-    assert taken == [[], [0, 0], [2, 3, 5]]

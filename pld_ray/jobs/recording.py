@@ -1,0 +1,57 @@
+"""What the episodes of a run or of a recording share, for the datasets that keep them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.data.episode_writer import Recording
+from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.demonstrations import policy_identity
+from pld_ray.rollout import factory
+
+ACTION_NAMES = ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
+"""Of LIBERO's environments."""
+
+
+def frames_per_second(config: TrainConfig) -> int:
+    """Of the environment.
+
+    Raises:
+        ConfigError: it does not tell them.
+    """
+    fps = factory.steps_per_second(config.env.settings())
+    if fps is None:
+        raise ConfigError(
+            f"{config.env.entry_point} does not tell its steps per second, which a dataset needs: "
+            "give the class metadata = {'render_fps': N}"
+        )
+    return round(fps)
+
+
+def recording_of(config: TrainConfig, built: ResidualSACConfig, **about: Any) -> Recording:
+    """What all episodes share.
+
+    Args:
+        config: of the run.
+        built: the same for RLlib; asked for the base policy as the runners load it.
+        about: plain values, kept beside environment, base policy and seed.
+
+    Raises:
+        ConfigError: the environment does not tell its steps per second.
+    """
+    (task,) = factory.task_instructions(built.env_config)
+    own = config.env.entry_point is None
+    return Recording(
+        task=task,
+        fps=frames_per_second(config),
+        robot_type="libero" if own else None,
+        about={
+            "environment": config.env.settings(),
+            "base_policy": policy_identity(built),
+            "init_states": "sampled",
+            "seed": config.seed,
+            **about,
+        },
+        names={"action": ACTION_NAMES, "base_action": ACTION_NAMES} if own else {},
+    )

@@ -1,0 +1,51 @@
+"""Episodes of several runners in the order in which they began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pld_ray.columns import Columns, split_episodes
+from pld_ray.rollout.episode import EpisodeSummary
+from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
+
+Ended = tuple[int, Columns, EpisodeSummary]
+"""Number of the runner, the episode, what became of it."""
+
+
+class StartOrder:
+    """Holds episodes back until all that began before them have ended.
+
+    In the order of their ends, quick successes would come first, and what is cut off at some
+    number, a recording or a warm-up, would hold too many of them.
+    """
+
+    def __init__(self) -> None:
+        self._ended: list[tuple[tuple[int, int, int], Ended]] = []
+
+    @property
+    def held_back(self) -> list[Columns]:
+        """Episodes that have been added and not taken."""
+        return [episode for _, (_, episode, _) in self._ended]
+
+    def add(self, ended: Ended) -> None:
+        """An episode that has ended."""
+        runner, _, summary = ended
+        self._ended.append(((summary.start, runner, summary.env_index), ended))
+        self._ended.sort(key=lambda item: item[0])
+
+    def take(self, batches: Sequence[EpisodeBatch]) -> Iterator[Ended]:
+        """Those that began before any episode that is open after these batches."""
+        oldest = min((batch.oldest_start for batch in batches), default=0)
+        while self._ended and self._ended[0][0][0] < oldest:
+            yield self._ended.pop(0)[1]
+
+
+def ended_episodes(batches: Sequence[EpisodeBatch]) -> Iterator[Ended]:
+    """The stored episodes of the runners' batches; what died with its node is left out."""
+    for runner, batch in enumerate(batches):
+        columns = fetch_columns(batch.columns)
+        if columns is None:  # others will be played
+            continue
+        episodes = split_episodes(columns, batch.episode_lengths)
+        for episode, summary in zip(episodes, batch.episodes, strict=True):
+            yield runner, episode, summary
