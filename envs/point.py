@@ -34,6 +34,8 @@ class PointEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             the goal often enough to learn from.
     """
 
+    metadata = {"render_modes": [], "render_fps": 20}
+
     def __init__(self, episode_length: int = 50, step_s: float = 0.0, side: float = 1.0) -> None:
         self.episode_length = episode_length
         self.step_s = step_s

@@ -61,11 +61,18 @@ class TrainConfig:
     )
     demo_path: list[str] = option(
         [],
-        "LeRobotDatasets whose episodes fill the offline replay in place of successes of the base "
-        "policy; base actions are computed along them. Repeatable.",
+        "LeRobotDatasets, or folders of them such as a run's `buffer`, whose episodes fill the "
+        "offline replay in place of successes of the base policy; base actions are computed along "
+        "them. Repeatable.",
     )
     demo_episodes: Literal["successes", "all"] = option(
         "successes", "Which episodes of `demo_path` are taken."
+    )
+    dump_interval: int = option(
+        0,
+        "Environment steps after which the episodes that went into the replay are written as "
+        "datasets into the run's folder; 0 writes none.",
+        within="[0, 1e10]",
     )
     pretrained_critic: str | None = option(
         None,

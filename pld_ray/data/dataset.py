@@ -178,6 +178,19 @@ class Dataset:
         return np.logical_or.reduceat(success, self.first_frames)
 
 
+def open_datasets(path: str | pathlib.Path) -> list[Dataset]:
+    """The dataset in a folder or, in order, those in its folders, as in a run's `buffer`.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+    """
+    root = pathlib.Path(path)
+    inside = sorted(root.glob(f"[!.]*/{v3.INFO_PATH}"))
+    if (root / v3.INFO_PATH).exists() or not inside:
+        return [Dataset(root)]
+    return [Dataset(info.parents[1]) for info in inside]
+
+
 def as_numpy(column: pa.ChunkedArray) -> np.ndarray:
     """A numeric column, [N] or [N, ...]."""
     if pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type):

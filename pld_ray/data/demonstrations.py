@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pld_ray.columns import SUCCESS
-from pld_ray.data.dataset import Dataset
+from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.episode_columns import FINAL, RENAMED, Columns, restored
 from pld_ray.data.episode_writer import RECORDING_FILE
 from pld_ray.data.errors import DataError
@@ -43,6 +43,11 @@ class Wanted:
     action_high: np.ndarray
     fps: float | None
     name: str
+
+    def without_cameras(self) -> Wanted:
+        """Vectors alone, which are read without decoding anything."""
+        vectors = {name: shape for name, shape in self.observations.items() if len(shape) < 3}
+        return replace(self, observations=vectors)
 
 
 def check_fits(dataset: Dataset, wanted: Wanted) -> None:
@@ -79,6 +84,28 @@ def check_fits(dataset: Dataset, wanted: Wanted) -> None:
         )
 
 
+def episodes_in(
+    path: str, wanted: Wanted, successes_only: bool = True
+) -> Iterator[tuple[Dataset, int, Columns]]:
+    """The episodes of a dataset, or of all datasets in a folder, as `episodes_of` gives them.
+
+    Raises:
+        DataError: as `episodes_of`; or there is no such episode.
+    """
+    found = False
+    for dataset in open_datasets(path):
+        for index, episode in episodes_of(dataset, wanted, successes_only):
+            found = True
+            yield dataset, index, episode
+    if not found:
+        raise DataError(
+            f"{path} has no episode that ended in success: record some, or take all with "
+            "--demo_episodes=all"
+            if successes_only
+            else f"{path} has no episode of two frames: record longer ones"
+        )
+
+
 def episodes_of(
     dataset: Dataset, wanted: Wanted, successes_only: bool = True
 ) -> Iterator[tuple[int, Columns]]:
@@ -109,8 +136,10 @@ def episodes_of(
     ended = next(name for name in (TERMINATED, REACHED, DONE) if name in dataset.features)
     table = dataset.columns([*dict.fromkeys([*feature.values(), ended])])
     columns = {name: table[feature[name]] for name in feature}
-    for name in vectors:
-        columns[name] = columns[name].reshape(-1, *wanted.observations[name])
+    actions = {name: (len(wanted.action_low),) for name in ("action", "base_action")}
+    for name, shape in {**wanted.observations, **actions}.items():
+        if name in columns:  # vectors of one value are scalars in a dataset
+            columns[name] = columns[name].reshape(-1, *shape)
     ends = table[ended]
     success = dataset.successes()
     if success is None:

@@ -13,20 +13,29 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
+from scipy.signal import lfilter
 
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.pretrained import check_pretrained
-from pld_ray.algorithm.residual.stored_columns import replay_schema
+from pld_ray.algorithm.residual.stored_columns import (
+    ReturnRangeError,
+    check_returns,
+    replay_schema,
+    with_scaled_reward,
+)
 from pld_ray.columns import VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
 from pld_ray.config.start_check import check_start
-from pld_ray.data.dataset import Dataset
-from pld_ray.data.demonstrations import check_fits
+from pld_ray.data.dataset import open_datasets
+from pld_ray.data.demonstrations import Wanted, check_fits, episodes_in
+from pld_ray.data.errors import DataError
 from pld_ray.jobs.cluster import quiet_ray
+from pld_ray.jobs.recording import frames_per_second
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.algorithm import ResidualSAC
@@ -82,8 +91,9 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         cameras = [*image_shapes(observations, config.algorithm), *policy.input_features]
         env_config = ResidualSACConfig.of_run(config).env_config
         wanted = wanted_of(observations, actions, cameras, env_config)
-        for path in config.demo_path:
-            check_fits(Dataset(path), wanted)
+        check_demonstrations(config, wanted)
+        if config.dump_interval:
+            frames_per_second(config)
         check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))
         check_action_bounds(config.algorithm, actions.low.tolist(), actions.high.tolist())
         needed = config.evaluation.held_states + config.evaluation.validation_states
@@ -106,6 +116,37 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         return replay_bytes
     except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
         raise ConfigError(str(error)) from error
+
+
+def check_demonstrations(config: TrainConfig, wanted: Wanted) -> None:
+    """Read the vectors of all demonstrations, and refuse what the replay would not take.
+
+    Raises:
+        DataError: naming dataset and episode.
+    """
+    params = config.algorithm
+    capacity = params.offline_capacity // max(1, config.runners.num_learners)
+    only_successes = config.demo_episodes == "successes"
+    for path in config.demo_path:
+        for dataset in open_datasets(path):
+            check_fits(dataset, wanted)
+        episodes = episodes_in(path, wanted.without_cameras(), only_successes)
+        for dataset, index, episode in episodes:
+            where = f"{dataset.root}, episode {index}"
+            length = len(episode["reward"]) - 1
+            if length >= capacity:
+                raise DataError(
+                    f"{where} has {length} transitions and the offline replay of a learner holds "
+                    f"{capacity} rows: raise algorithm.offline_capacity"
+                )
+            if params.critic_atoms > 1:
+                scaled = with_scaled_reward(episode, params.reward_scale, params.reward_bias)
+                rewards = scaled["reward"][:-1]
+                returns = lfilter([1.0], [1.0, -params.gamma], rewards[::-1])
+                try:
+                    check_returns(torch.from_numpy(returns), params.value_range)
+                except ReturnRangeError as error:
+                    raise DataError(f"{where}: {error}") from None
 
 
 def open_environment(config: TrainConfig) -> Any:

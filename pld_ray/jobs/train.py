@@ -149,13 +149,18 @@ def check_strategy(config: TrainConfig) -> None:
 class _Job:
     """The algorithm of a run and its loop, built anew when a learner is lost."""
 
-    loop: TrainingLoop
-
     def __init__(
         self, config: TrainConfig, run: RunDir, tracker: MlflowRun | None, logger: logging.Logger
     ) -> None:
         self.config, self.run_dir, self.tracker, self.logger = config, run, tracker, logger
         self._algorithm: ResidualSAC | None = None
+        self._loop: TrainingLoop | None = None
+
+    @property
+    def loop(self) -> TrainingLoop:
+        """Of the algorithm, which has been built."""
+        assert self._loop is not None
+        return self._loop
 
     def run(self, start: StartUp, restore: bool, checkpoint: pathlib.Path | None = None) -> bool:
         """Train to the end; False when a stop was requested.
@@ -174,7 +179,7 @@ class _Job:
                 start.step("learner and env runners")
                 self._algorithm = build_algorithm(self.config)
                 self._algorithm.learners.failure_dir = str(self.run_dir.path)
-                self.loop = TrainingLoop(
+                self._loop = TrainingLoop(
                     self.config, self.run_dir, self._algorithm, self.tracker, self.logger
                 )
                 if restore:
@@ -199,7 +204,9 @@ class _Job:
                 restore, checkpoint = True, None
 
     def stop(self) -> None:
-        """End the algorithm's processes."""
+        """End the algorithm's processes, and what writes beside it."""
+        if self._loop is not None:
+            self._loop.stop()
         if self._algorithm is not None:
             self._algorithm.stop()
             self._algorithm = None

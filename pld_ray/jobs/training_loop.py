@@ -14,7 +14,9 @@ from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.evaluation.requests import Evaluation, Results
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError
+from pld_ray.jobs.buffer_dump import BufferDump
 from pld_ray.jobs.loop_state import LoopState, loop_state
+from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import flatten_result, pool_figures, record_initialization
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.stop_request import StopRequest
@@ -59,7 +61,21 @@ class TrainingLoop:
         self.validation_states = list(range(held, held + config.evaluation.validation_states))
         self.evaluation: Evaluation | None = None
         """Of the validation states, while it runs."""
+        self.dump = self._begin_dump() if config.dump_interval else None
         self._evaluated_at = 0
+
+    def _begin_dump(self) -> BufferDump:
+        run_id = self.tracker.run_id if self.tracker is not None else None
+        about = {"actor": "training", "run": self.run_dir.path.name, "mlflow_run_id": run_id}
+        recording = recording_of(self.config, self.algorithm.config, **about)
+        dump = BufferDump(self.run_dir.path, recording, self.config.dump_interval)
+        self.algorithm.learners.on_store = dump.take
+        return dump
+
+    def stop(self) -> None:
+        """Nothing is written any more."""
+        if self.dump is not None:
+            self.dump.stop()
 
     def restore(self, checkpoint: pathlib.Path | None = None) -> pathlib.Path | None:
         """Continue from a checkpoint.
@@ -83,8 +99,10 @@ class TrainingLoop:
         return checkpoint
 
     def _go_back(self, steps: int, keep: int) -> None:
-        """Take the journal back to the rows of at most `keep` environment steps."""
+        """Take journal and dumped episodes back to at most `keep` environment steps."""
         self.journal.restore(keep)
+        if self.dump is not None:
+            self.dump.go_back(keep)
         if self.tracker is not None:
             self.tracker.restored(steps)
 
@@ -176,6 +194,8 @@ class TrainingLoop:
         )
         if self.state.checkpoint_due(algorithm.env_steps, self.config.checkpoint.interval_steps):
             self.save_periodic()
+        if self.dump is not None:
+            self.dump.step(algorithm.env_steps)
         return row
 
     def save_periodic(self) -> pathlib.Path:
@@ -297,7 +317,9 @@ class TrainingLoop:
         self.tracker.log_checkpoint(checkpoint)
 
     def save(self, name: str) -> pathlib.Path:
-        """A checkpoint with the replay and the loop's own state."""
+        """A checkpoint with the replay and the loop's own state; what it has seen is dumped."""
+        if self.dump is not None:
+            self.dump.close(self.algorithm.env_steps)
         path = self.run_dir.save_checkpoint(
             self.algorithm.save_checkpoint, name, asdict(self.state)
         )

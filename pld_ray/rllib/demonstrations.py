@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import pathlib
 from typing import Any
 
 from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, Columns
-from pld_ray.data.dataset import Dataset
-from pld_ray.data.demonstrations import Wanted, episodes_of, identity_of, recording_of
-from pld_ray.data.errors import DataError
+from pld_ray.data.dataset import open_datasets
+from pld_ray.data.demonstrations import episodes_in, identity_of, recording_of
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.runners import Runners
@@ -31,7 +29,8 @@ class Demonstrations:
     """
 
     def __init__(self, config: ResidualSACConfig) -> None:
-        self.datasets = [Dataset(pathlib.Path(path)) for path in config.demo_path]
+        self.paths = config.demo_path
+        self.datasets = [dataset for path in self.paths for dataset in open_datasets(path)]
         self.successes_only = config.demo_episodes == "successes"
         self.policy = policy_identity(config)
 
@@ -43,33 +42,28 @@ class Demonstrations:
         """Every wanted episode, in the order of the datasets.
 
         Raises:
-            DataError: a dataset is of another environment, or holds no wanted episode.
+            DataError: a dataset is of another environment, or a path holds no wanted episode.
             EnvRunnerError: the base policy cannot answer for the recorded observations.
         """
         wanted, task = runners.describe_environment()
+        by_policy = {d.root: recording_of(d).get("base_policy") for d in self.datasets}
         episodes: list[Columns] = []
+        for path in self.paths:
+            before = len(episodes)
+            for dataset, _, episode in episodes_in(path, wanted, self.successes_only):
+                known = by_policy[dataset.root] == self.policy
+                episodes.append(episode if known else without_policy(episode))
+            log.info("%s: %d episodes for the offline replay", path, len(episodes) - before)
         for dataset in self.datasets:
-            found = self._episodes(dataset, wanted)
-            told = set(dataset.tasks) - {task}
-            if told:
+            if told := set(dataset.tasks) - {task}:
                 log.warning("%s: %s; the environment's task is %r", dataset.root, told, task)
-            log.info("%s: %d episodes for the offline replay", dataset.root, len(found))
-            episodes += found
         return runners.label_episodes(episodes, task)
 
-    def _episodes(self, dataset: Dataset, wanted: Wanted) -> list[Columns]:
-        found = [e for _, e in episodes_of(dataset, wanted, self.successes_only)]
-        if not found:
-            raise DataError(
-                f"{dataset.root} has no episode that ended in success: record some, or take all "
-                "with --demo_episodes=all"
-                if self.successes_only
-                else f"{dataset.root} has no episode of two frames: record longer ones"
-            )
-        if recording_of(dataset).get("base_policy") != self.policy:
-            made = (BASE_ACTION, POLICY_FEATURES)
-            found = [{k: v for k, v in e.items() if k not in made} for e in found]
-        return found
+
+def without_policy(episode: Columns) -> Columns:
+    """An episode without what another base policy made, so that it is computed anew."""
+    made = (BASE_ACTION, POLICY_FEATURES)
+    return {name: values for name, values in episode.items() if name not in made}
 
 
 def policy_identity(config: ResidualSACConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -32,15 +32,18 @@ class Learners:
 
     Attributes:
         failure_dir: may be set to another folder.
+        on_store: may be set to what is to see all episodes that go into the replay.
     """
 
     def __init__(self, group: LearnerGroup, metrics: MetricsLogger, failure_dir: str) -> None:
         self.group, self.metrics, self.failure_dir = group, metrics, failure_dir
+        self.on_store: Callable[[Sequence[ReplayBatch]], None] = lambda batches: None
 
     # --- replay ----------------------------------------------------------------------------------
 
     def store(self, batches: Sequence[ReplayBatch]) -> int:
         """Write episodes into the replay; how many steps of them were lost with their node."""
+        self.on_store(batches)
         return self._log_stored(self.call("store", batches=batches))
 
     def fit_normalizer(self) -> None:
@@ -83,6 +86,7 @@ class Learners:
 
     def submit(self, work: Work) -> None:
         """Queue episodes and updates."""
+        self.on_store(work.batches)
         self.call("submit", work=work)
 
     def poll(self, wait_s: float = 0.0) -> LearnerReport:

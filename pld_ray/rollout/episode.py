@@ -85,9 +85,7 @@ def with_success(columns: Columns, success: bool) -> Columns:
 
 def all_with_success(episodes: Sequence[Columns]) -> list[Columns]:
     """Episodes of whatever release: before `success`, what had terminated had reached the goal."""
-    return [
-        e if SUCCESS in e else with_success(e, bool(e["terminated"].any())) for e in episodes
-    ]
+    return [e if SUCCESS in e else with_success(e, bool(e["terminated"].any())) for e in episodes]
 
 
 @dataclass(frozen=True)

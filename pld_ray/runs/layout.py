@@ -16,6 +16,8 @@ LOG_FILE = "train.log"
 EVAL_INFO_FILE = "eval_info.json"
 CURVE_FILE = "learning_curve.png"
 CHECKPOINTS = "checkpoints"
+BUFFER, DEMO_BUFFER = "buffer", "demo_buffer"
+"""Episodes of the online and of the offline ring as datasets, with `dump_interval`."""
 
 MLFLOW_FILE = "mlflow_run.json"
 """Tracking URI and id of the run's MLflow run."""

@@ -236,6 +236,8 @@ class SweepTrial(tune.Trainable):
         if self._tracker is not None:
             self._tracker.finish(mlflow_status)
             self._tracker = None
+        if self._loop is not None:
+            self._loop.stop()
         if self._algorithm is not None:
             self._algorithm.stop()
             self._algorithm = None

@@ -8,9 +8,11 @@ import os
 import numpy as np
 import pytest
 from lerobot.datasets import LeRobotDataset
+from lerobot.datasets.dataset_tools import merge_datasets
 
 from pld_ray.data import demonstrations, episode_writer
-from pld_ray.data.dataset import Dataset
+from pld_ray.data.dataset import Dataset, open_datasets
+from pld_ray.data.dataset_series import DatasetSeries
 from pld_ray.data.demonstrations import Wanted, episodes_of, identity_of, recording_of
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.data.errors import DataError
@@ -197,3 +199,22 @@ def test_what_is_not_finite_is_named(tmp_path):
     with pytest.raises(DataError, match=r"episode 0: observation\.state is not finite in frame 2"):
         list(episodes_of(Dataset(tmp_path / "d"), WANTED))
     assert demonstrations.identity_of(Dataset(tmp_path / "d"))
+
+
+def test_lerobot_makes_one_dataset_of_a_series(tmp_path):
+    rng = np.random.default_rng(2)
+    series = DatasetSeries(tmp_path / "buffer", RECORDING)
+    episodes = [episode(rng, length, success=length == 3) for length in (2, 5, 3)]
+    for number, columns in enumerate(episodes):
+        series.add(columns)
+        if number:
+            series.close(100 * number)
+    roots = [dataset.root for dataset in open_datasets(series.folder)]
+    parts = [LeRobotDataset(root.name, root=root) for root in roots]
+    assert [part.num_episodes for part in parts] == [2, 1]
+    merge_datasets(parts, "lab/all", tmp_path / "all")
+    merged = Dataset(tmp_path / "all")
+    assert merged.lengths.tolist() == [2, 5, 3]
+    assert merged.successes().tolist() == [False, False, True]
+    action = np.concatenate([columns["action"][:-1] for columns in episodes])
+    np.testing.assert_array_equal(merged.columns(["action"])["action"], action)
