@@ -68,6 +68,16 @@ class TrainConfig:
     demo_episodes: Literal["successes", "all"] = option(
         "successes", "Which episodes of `demo_path` are taken."
     )
+    norm_stats: str | None = option(
+        None,
+        "A file of `pld-ray norm-stats`, or the dataset that holds it, whose `state` standardises "
+        "the state in place of statistics of the offline and warm-up data.",
+    )
+    norm_stats_mode: Literal["zscore", "quantile"] = option(
+        "zscore",
+        "With `norm_stats`: by mean and standard deviation, or the 1 % and 99 % quantiles become "
+        "-1 and 1.",
+    )
     dump_interval: int = option(
         0,
         "Environment steps after which the episodes that went into the replay are written as "
@@ -98,6 +108,15 @@ class TrainConfig:
             raise ConfigError(str(error)) from error
         if self.env.kwargs and self.env.entry_point is None:
             raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
+        if self.norm_stats is not None and not self.algorithm.normalize_observations:
+            raise ConfigError(
+                "norm_stats is of no use with algorithm.normalize_observations=false: remove one"
+            )
+        if self.norm_stats is not None and self.pretrained_critic is not None:
+            raise ConfigError(
+                "norm_stats and pretrained_critic exclude each other: a critic keeps the "
+                "statistics that it was trained under"
+            )
         policy, runners = self.policy, self.runners
         if policy.max_replicas is not None and policy.max_replicas < policy.replicas:
             raise ConfigError(

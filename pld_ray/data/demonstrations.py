@@ -200,7 +200,7 @@ def check_values(episode: Columns, dataset: Dataset, index: int, wanted: Wanted)
             raise DataError(f"{where}: {name} is not finite in frame {row}; leave the episode out")
     low, high = wanted.action_low, wanted.action_high
     slack = KNOWN_ROUNDING * (high - low)
-    action = episode["action"]
+    action = episode["action"][:-1]
     outside = (action < low - slack) | (action > high + slack)
     if outside.any():
         dim = int(np.argwhere(outside.any(0))[0][0])
@@ -209,7 +209,7 @@ def check_values(episode: Columns, dataset: Dataset, index: int, wanted: Wanted)
             f"{action[:, dim].max():.4g}, {wanted.name} takes {low[dim]:g} to {high[dim]:g}: it "
             "is in other units; convert it first"
         )
-    episode["action"] = np.clip(action, low, high).astype(np.float32)
+    episode["action"][:-1] = np.clip(action, low, high)
 
 
 def identity_of(dataset: Dataset) -> str:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from pld_ray.columns import VECTOR_KEYS
+from pld_ray.data.demonstrations import Wanted
 from pld_ray.data.errors import DataError
 from pld_ray.data.norm_stats import EPSILON, NormStats, read_norm_stats
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Mode = Literal["zscore", "quantile"]
+STATE = VECTOR_KEYS[0]
 
 
 class Normalizer:
@@ -73,6 +77,17 @@ class Normalizer:
                 "with pld-ray norm-stats DATASET"
             )
         return made
+
+    @classmethod
+    def of_state(cls, path: str, wanted: Wanted, mode: Mode = "zscore") -> Normalizer:
+        """Of observation.state in an environment; arguments and errors as for `read`."""
+        shape = wanted.observations.get(STATE)
+        if shape is None:
+            raise DataError(
+                f"norm_stats={path} is of {STATE}, which {wanted.name} does not give; it gives "
+                f"{', '.join(wanted.observations)}: leave norm_stats out"
+            )
+        return cls.read(path, "state", math.prod(shape), mode)
 
     def normalize[X: (np.ndarray, Tensor)](self, x: X) -> X:
         """Of floating x [..., D], in its precision and on its device."""

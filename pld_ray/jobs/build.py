@@ -34,6 +34,7 @@ from pld_ray.config.start_check import check_start
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, check_fits, episodes_in
 from pld_ray.data.errors import DataError
+from pld_ray.data.normalizer import Normalizer
 from pld_ray.jobs.cluster import quiet_ray
 from pld_ray.jobs.recording import frames_per_second
 from pld_ray.networks.encoders import image_shapes
@@ -92,6 +93,8 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         env_config = ResidualSACConfig.of_run(config).env_config
         wanted = wanted_of(observations, actions, cameras, env_config)
         check_demonstrations(config, wanted)
+        if config.norm_stats is not None:
+            Normalizer.of_state(config.norm_stats, wanted)
         if config.dump_interval:
             frames_per_second(config)
         check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))

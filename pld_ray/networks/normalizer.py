@@ -44,6 +44,11 @@ class ObservationNormalizer(nn.Module):
         self.std.copy_(data.std(0).clamp(min=MIN_STD))
         self.limit.fill_(CLIP)
 
+    def put(self, values: slice, center: Tensor, scale: Tensor) -> None:
+        """Take given statistics for some of the D values: (x - center) / scale."""
+        self.mean[values] = center
+        self.std[values] = scale
+
     def forward(self, observation: Tensor) -> Tensor:
         """Standardised observation [..., D]."""
         return ((observation - self.mean) / self.std).clamp(-self.limit, self.limit)

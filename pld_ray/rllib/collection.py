@@ -10,6 +10,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.columns import Columns, concatenate_episodes, split_episodes
+from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import ResidualSACConfig
@@ -198,8 +199,15 @@ class BaseCollection:
         if self.config.pretrained_critic is not None:
             self.learners.load_critic(self.config.pretrained_critic)
         else:
-            self.learners.fit_normalizer()
+            self.learners.fit_normalizer(self._state_statistics())
         self.offline, self.warmup = [], []
+
+    def _state_statistics(self) -> Normalizer | None:
+        """Of `norm_stats`, if there are any."""
+        if self.config.norm_stats is None:
+            return None
+        wanted, _ = self.runners.describe_environment()
+        return Normalizer.of_state(self.config.norm_stats, wanted, self.config.norm_stats_mode)
 
     def _cache(self) -> OfflineCache | None:
         if self.config.offline_cache is None:

@@ -21,6 +21,7 @@ RUN_KEYS = (
     *(f"runners.{name}" for name in ("sample_steps", "sampling", "publish_interval")),
     *("runners.max_staleness", "runners.stall_timeout_s"),
     *("offline_cache", "collection_seed", "pretrained_critic", "demo_path", "demo_episodes"),
+    *("norm_stats", "norm_stats_mode"),
 )
 """Keys of a run, beside the learner's parameters, for which RLlib has no setting of its own."""
 OPTIONS: dict[str, Field] = {

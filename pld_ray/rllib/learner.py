@@ -23,6 +23,7 @@ from pld_ray.algorithm.residual.pretrained import LEARNER_FILE, load_critic
 from pld_ray.algorithm.residual.stored_columns import make_replay, replay_schema, store_episodes
 from pld_ray.algorithm.residual.update import ResidualSACUpdate
 from pld_ray.algorithm.shards import Shard
+from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.rllib.messages import LearnerReport, ReplayBatch, Stored, Work
 from pld_ray.rllib.update_thread import UpdateThread
@@ -117,10 +118,18 @@ class ResidualSACLearner(TorchLearner):
             lost += self._lost_steps.popleft()
         return Stored(lost, len(self.replay.online), len(self.replay.offline))
 
-    def fit_normalizer(self) -> None:
-        """Take observation statistics from what the replay holds, of all learners."""
+    def fit_normalizer(self, state: Normalizer | None = None) -> None:
+        """Take observation statistics from what the replay holds, of all learners.
+
+        Args:
+            state: of observation.state, in place of what the replay would give.
+        """
+        normalizer = self.networks.normalizer
         if self.params.normalize_observations:
-            self.networks.normalizer.fit(self.shard.gather(self.replay.observations()))
+            normalizer.fit(self.shard.gather(self.replay.observations()))
+        if state is not None:  # the observation's first values, see VECTOR_KEYS
+            center, scale = torch.from_numpy(state.center), torch.from_numpy(state.scale)
+            normalizer.put(slice(0, len(center)), center, scale)
 
     # --- updates ---------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics import LEARNER_RESULTS, TIMERS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from pld_ray.data.normalizer import Normalizer
 from pld_ray.errors import UserError
 from pld_ray.rllib.messages import LearnerReport, ReplayBatch, Stored, Work
 
@@ -46,9 +47,10 @@ class Learners:
         self.on_store(batches)
         return self._log_stored(self.call("store", batches=batches))
 
-    def fit_normalizer(self) -> None:
-        """Take observation statistics from what the replay holds."""
-        self.call("fit_normalizer")
+    def fit_normalizer(self, state: Normalizer | None = None) -> None:
+        """Take observation statistics from what the replay holds, those of the state from `state`
+        where it is given."""
+        self.call("fit_normalizer", state=state)
 
     # --- updates ---------------------------------------------------------------------------------
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
+import shlex
 
 import numpy as np
 import pytest
 from lerobot.datasets import LeRobotDataset
-from lerobot.datasets.dataset_tools import merge_datasets
+from lerobot.scripts import lerobot_edit_dataset
 
 from pld_ray.data import demonstrations, episode_writer
 from pld_ray.data.dataset import Dataset, open_datasets
@@ -201,19 +203,22 @@ def test_what_is_not_finite_is_named(tmp_path):
     assert demonstrations.identity_of(Dataset(tmp_path / "d"))
 
 
-def test_lerobot_makes_one_dataset_of_a_series(tmp_path):
+def test_lerobot_makes_one_dataset_of_a_series(tmp_path, monkeypatch):
+    """By the command of docs/data.md."""
+    page = (pathlib.Path(__file__).parents[2] / "docs/data.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("lerobot-edit-dataset ")]
+    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(2)
-    series = DatasetSeries(tmp_path / "buffer", RECORDING)
+    series = DatasetSeries(pathlib.Path("outputs/seen/buffer"), RECORDING)
     episodes = [episode(rng, length, success=length == 3) for length in (2, 5, 3)]
     for number, columns in enumerate(episodes):
         series.add(columns)
         if number:
-            series.close(100 * number)
-    roots = [dataset.root for dataset in open_datasets(series.folder)]
-    parts = [LeRobotDataset(root.name, root=root) for root in roots]
-    assert [part.num_episodes for part in parts] == [2, 1]
-    merge_datasets(parts, "lab/all", tmp_path / "all")
-    merged = Dataset(tmp_path / "all")
+            series.close(5000 * number)
+    assert [len(dataset.episodes) for dataset in open_datasets(series.folder)] == [2, 1]
+    monkeypatch.setattr("sys.argv", shlex.split(line))
+    lerobot_edit_dataset.main()
+    merged = Dataset("datasets/seen")
     assert merged.lengths.tolist() == [2, 5, 3]
     assert merged.successes().tolist() == [False, False, True]
     action = np.concatenate([columns["action"][:-1] for columns in episodes])

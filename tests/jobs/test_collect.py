@@ -110,7 +110,7 @@ def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     assert not columns["residual"].any()
     assert np.abs(columns["action"] - columns["base_action"]).max() > 0.1
     assert columns["next.success"].sum() == SUCCESSES == len(found.episodes)
-    (train,) = page_commands("train")
+    train, seen, again, scaled = page_commands("train")
     assert main([*train, *SMALL, *SHORT, "--output_dir=outputs/demo"]) == 0, capsys.readouterr().err
     checkpoint = place / "outputs/demo/checkpoints/best"
     if not checkpoint.exists():
@@ -121,6 +121,13 @@ def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     assert main(residual) == 0
     columns = Dataset(place / "datasets/residual").columns(["residual", "residual_scale"])
     assert columns["residual"].any()
+    assert main([*seen, *SMALL, *SHORT]) == 0, capsys.readouterr().err
+    assert main([*again, *SMALL, *SHORT, "--dry_run"]) == 0, capsys.readouterr().err
+    (norm_stats,) = [c for c in page_commands("norm-stats") if "datasets/base" in c]
+    assert main([*scaled, *SHORT, "--dry_run"]) == 2
+    assert "make it with pld-ray norm-stats datasets/base" in capsys.readouterr().err
+    assert main(norm_stats) == 0
+    assert main([*scaled, *SHORT, "--dry_run"]) == 0, capsys.readouterr().err
 
 
 def test_a_dataset_of_another_environment_is_refused_before_anything_starts(settings, dataset):

@@ -27,6 +27,7 @@ from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 CANNOT_SHAPE_A_COLUMN = {
     "after the collection": {
         "total_steps", "seed", "pretrained_critic", "max_failures",
+        "norm_stats", "norm_stats_mode", "dump_interval",
         "runners.sampling", "runners.requests_in_flight", "runners.publish_interval",
         "runners.max_staleness", "runners.num_learners", "runners.num_gpus_per_learner",
     },

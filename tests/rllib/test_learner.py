@@ -8,6 +8,8 @@ import pytest
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 
+from pld_ray.data.norm_stats import NormStats
+from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.messages import ReplayBatch
 
@@ -153,3 +155,22 @@ def test_what_a_runner_takes_holds_no_critic_and_every_version(learner):
 def test_calql_without_demonstrations_is_refused_with_the_settings():
     with pytest.raises(ValueError, match=r"calql_steps=5.*offline_episodes=0"):
         ResidualSACConfig().training(calql_steps=5, offline_episodes=0).validate()
+
+
+@pytest.mark.parametrize("mode", ["zscore", "quantile"])
+def test_given_statistics_take_the_place_of_the_states_own(learner, mode):
+    """Both forms, through the network that acts; others would still be of the data."""
+    vectors = np.random.default_rng(0).uniform(1, 2, (4, 3)).cumsum(0)
+    stats = NormStats(*vectors[[0, 1, 0, 3]])
+    columns, lengths = episodes()
+    learner.store([ReplayBatch(columns, lengths)])
+    learner.fit_normalizer(Normalizer(stats, mode))
+    state = np.array([[2.0, 4.0, 6.0]], np.float32)
+    expected = {
+        "zscore": (state - stats.mean) / (stats.std + 1e-6),
+        "quantile": 2 * (state - stats.q01) / (stats.q99 - stats.q01 + 1e-6) - 1,
+    }
+    found = learner.networks.normalizer(torch.from_numpy(state))
+    assert np.allclose(found, expected[mode], rtol=1e-6, atol=1e-6)
+    learner.fit_normalizer()
+    assert not np.allclose(learner.networks.normalizer(torch.from_numpy(state)), expected[mode])

@@ -1,0 +1,130 @@
+"""What a start would refuse of demonstrations and statistics is refused before anything starts."""
+
+from __future__ import annotations
+
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envs.point import PointEnv
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.data.norm_stats import NormStats, write_norm_stats
+from pld_ray.jobs.build import check_environment
+
+LENGTH = 4
+
+
+def dataset(root, success=True, fps=20, **changes):
+    """One episode of `PointEnv`; `changes` are columns."""
+    rng, rows = np.random.default_rng(0), LENGTH + 1
+    columns = {
+        "observation.state": rng.normal(size=(rows, 8)),
+        "observation.environment_state": rng.normal(size=(rows, 24)),
+        "base_action": np.zeros((rows, 7)),
+        "action": rng.uniform(-1, 1, (rows, 7)),
+        "reward": np.eye(rows)[LENGTH - 1] * success,
+        "residual_scale": np.zeros(rows),
+    }
+    columns = {name: np.float32(values) for name, values in columns.items()}
+    over = np.arange(rows) == LENGTH - 1
+    columns |= {"terminated": over & success, "truncated": over & (not success)}
+    columns |= {"success": over & success, "intervened": over & False}
+    writer = EpisodeWriter(root, Recording(task="reach", fps=fps))
+    writer.add(columns | changes)
+    writer.finish()
+    return str(root)
+
+
+@pytest.fixture
+def config(tmp_path) -> TrainConfig:
+    config = TrainConfig(output_dir=str(tmp_path / "run"))
+    config.env.entry_point = "envs.point:PointEnv"
+    config.policy.type = "none"
+    config.algorithm.gripper = "continuous"
+    return config
+
+
+def refusal(config: TrainConfig) -> str:
+    config.validate()
+    with pytest.raises(ConfigError) as refused:
+        check_environment(config)
+    return str(refused.value)
+
+
+def test_demonstrations(config, tmp_path):
+    config.demo_path = [dataset(tmp_path / "good")]
+    check_environment(config)
+    config.demo_path = [dataset(tmp_path / "failed", success=False)]
+    assert "failed has no episode that ended in success: record some, or" in refusal(config)
+    config.demo_episodes = "all"
+    check_environment(config)
+    outside = np.full((LENGTH + 1, 7), 3, np.float32)
+    config.demo_path = [dataset(tmp_path / "radians", action=outside)]
+    assert "episode 0: action dimension 0 ranges from 3 to 3, " in refusal(config)
+    state = np.zeros((LENGTH + 1, 8), np.float32)
+    state[2, 1] = np.nan
+    config.demo_path = [dataset(tmp_path / "torn", **{"observation.state": state})]
+    assert "torn, episode 0: observation.state is not finite in frame 2" in refusal(config)
+    every_frame = np.ones(LENGTH + 1, np.float32)
+    config.demo_path = [dataset(tmp_path / "dense", reward=every_frame)]
+    assert "dense, episode 0: discounted returns between 1 and 3.882 lie" in refusal(config)
+    config.algorithm.reward_scale = 0.25
+    check_environment(config)
+    config.algorithm.offline_capacity = LENGTH
+    assert "has 4 transitions and the offline replay of a learner holds 4 rows" in refusal(config)
+    config.demo_path = [dataset(tmp_path / "slow", fps=50)]
+    assert "slow has 50 frames per second" in refusal(config)
+
+
+def test_statistics_of_the_state(config, tmp_path):
+    config.norm_stats = str(tmp_path)
+    assert refusal(config).endswith(f"is missing: make it with pld-ray norm-stats {tmp_path}")
+    path = tmp_path / "norm_stats.json"
+    for width, said in ((7, "state has 7 dimensions, the environment's has 8"), (8, "")):
+        write_norm_stats(path, {"state": NormStats(*np.ones((4, width)))})
+        if said:
+            assert said in refusal(config)
+    check_environment(config)
+    path.write_text(json.dumps({"norm_stats": {}}))
+    assert "has no statistics of state, only of nothing" in refusal(config)
+    config.env.entry_point = f"{__name__}:StatelessEnv"
+    assert "is of observation.state, which " in refusal(config)
+
+
+def test_statistics_that_nobody_would_use(config):
+    config.norm_stats = "somewhere"
+    config.pretrained_critic = "elsewhere"
+    with pytest.raises(ConfigError, match="norm_stats and pretrained_critic exclude each other"):
+        config.validate()
+    config.pretrained_critic = None
+    config.algorithm.normalize_observations = False
+    with pytest.raises(ConfigError, match=r"no use with algorithm\.normalize_observations=false"):
+        config.validate()
+
+
+def test_a_dump_needs_steps_per_second(config):
+    config.dump_interval = 100
+    check_environment(config)
+    config.env.entry_point = f"{__name__}:UntimedEnv"
+    assert "UntimedEnv does not tell its steps per second" in refusal(config)
+
+
+class UntimedEnv(PointEnv):
+    metadata = {}
+
+
+class StatelessEnv(PointEnv):
+    """Gives what surrounds the robot alone."""
+
+    def __init__(self):
+        super().__init__()
+        name = "observation.environment_state"
+        self.observation_space = gym.spaces.Dict({name: self.observation_space[name]})
+
+    def _observation(self):
+        observation = super()._observation()
+        del observation["observation.state"]
+        return observation
