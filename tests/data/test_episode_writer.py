@@ -223,3 +223,15 @@ def test_lerobot_makes_one_dataset_of_a_series(tmp_path, monkeypatch):
     assert merged.successes().tolist() == [False, False, True]
     action = np.concatenate([columns["action"][:-1] for columns in episodes])
     np.testing.assert_array_equal(merged.columns(["action"])["action"], action)
+
+
+def test_lerobots_viewer_opens_it(recorded, tmp_path, monkeypatch):
+    """Where Rerun is installed, which requirements.lock leaves out (390 MB)."""
+    pytest.importorskip("rerun")
+    from lerobot.scripts import lerobot_dataset_viz
+
+    argv = ["lerobot-dataset-viz", "--repo-id=lab/d", f"--root={recorded[0]}", "--episode-index=0"]
+    argv += ["--save=1", f"--output-dir={tmp_path}", "--num-workers=0"]
+    monkeypatch.setattr("sys.argv", argv)
+    lerobot_dataset_viz.main()
+    assert (tmp_path / "lab_d_episode_0.rrd").stat().st_size > 1000

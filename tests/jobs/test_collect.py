@@ -14,6 +14,7 @@ import torch
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.data.dataset import Dataset
+from pld_ray.data.demonstrations import recording_of
 from pld_ray.data.errors import DataError
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.collect import Goal, collect
@@ -118,7 +119,13 @@ def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     residual = [
         w if not w.startswith("--checkpoint") else f"--checkpoint={checkpoint}" for w in residual
     ]
-    assert main(residual) == 0
+    assert main([*residual, "--algorithm.utd=2"]) == 2
+    assert "learnt with its run's own configuration; remove --algorithm.utd" in (
+        capsys.readouterr().err
+    )
+    assert main([*residual, "--seed=3", "--env.episode_length=60"]) == 0
+    about = recording_of(Dataset(place / "datasets/residual"))
+    assert (about["seed"], about["environment"]["episode_length"]) == (3, 60)
     columns = Dataset(place / "datasets/residual").columns(["residual", "residual_scale"])
     assert columns["residual"].any()
     assert main([*seen, *SMALL, *SHORT]) == 0, capsys.readouterr().err
