@@ -10,15 +10,18 @@ import pathlib
 from pld_ray.cli.arguments import Parser, whole_number
 from pld_ray.config import ConfigError
 
+FORMATS = ("aloha", "hilserl")
+
 
 def parser() -> Parser:
     """The arguments of the command."""
     parser = Parser(
         "convert",
-        "Turns INPUT_DIR/SCORE_FOLDER/episode_*.hdf5 into a LeRobotDataset in --root. The "
-        "same command goes on with a conversion that was stopped.",
+        "Turns INPUT_DIR/SCORE_FOLDER/episode_*.hdf5 (aloha), or the *.pkl that HIL-SERL records "
+        "(hilserl: --fps and --task alone), into a LeRobotDataset in --root. The same command goes "
+        "on with a conversion that was stopped.",
     )
-    parser.positional("format", "aloha").completer = lambda **_: ("aloha",)
+    parser.positional("format", " or ".join(FORMATS)).completer = lambda **_: FORMATS
     parser.positional("input_dir", "folder of the recordings")
     parser.value("repo_id", "NAME", "of the dataset, as in USER/NAME", required=True)
     parser.value("root", "DIR", "where the dataset goes", required=True)
@@ -57,8 +60,10 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.data.conversion import PROGRESS_FILE, convert
     from pld_ray.data.conversion_progress import TerminalSteps
 
-    if args.format != "aloha":
-        raise ConfigError(f"{args.format} cannot be read: give aloha")
+    if args.format not in FORMATS:
+        raise ConfigError(f"{args.format} cannot be read: give {' or '.join(FORMATS)}")
+    if args.format == "hilserl":
+        return run_hilserl(args)
     if args.push_to_hub:
         require_hub()
     input_dir, root = pathlib.Path(args.input_dir), pathlib.Path(args.root)
@@ -89,6 +94,21 @@ def run(args: argparse.Namespace) -> int:
         from lerobot.datasets import LeRobotDataset
 
         LeRobotDataset(settings.repo_id, root=root).push_to_hub()
+    return 0
+
+
+def run_hilserl(args: argparse.Namespace) -> int:
+    """Convert HIL-SERL's pickles."""
+    from pld_ray.cli.ls import plain_console
+    from pld_ray.data.conversion_progress import TerminalSteps
+    from pld_ray.data.hilserl import convert_hilserl
+
+    source, root = pathlib.Path(args.input_dir), pathlib.Path(args.root)
+    task = args.task or source.resolve().stem.replace("_", " ")
+    with TerminalSteps(plain_console()).phase("converting", 0, "episodes") as advance:
+        writer = convert_hilserl(source, root, args.fps, task, lambda: advance(1))
+    print(f"{root}: {len(writer)} episodes, {sum(writer.lengths)} frames converted")
+    print(f"next: pld-ray data {root}")
     return 0
 
 

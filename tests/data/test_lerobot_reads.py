@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from aloha_files import CAMERAS, picture, write_episode, write_folder
+from hilserl_files import write_transitions
 from lerobot.datasets import LeRobotDataset
 from lerobot.datasets.compute_stats import RunningQuantileStats, get_feature_stats
 
@@ -224,10 +225,11 @@ def test_every_command_of_the_page_about_data_runs(tmp_path, monkeypatch, capsys
         for block in re.findall(r"```\n(.*?)```", text, re.S)
         for line in block.splitlines()
     ]
-    assert len(commands) == 15
+    assert len(commands) == 16
     # those about runs are in tests/jobs/test_collect.py, LeRobot's own in test_episode_writer.py
     commands = [c for c in commands if c[0] == "pld-ray" and c[1] not in ("collect", "train")]
     commands.remove(["pld-ray", "norm-stats", "datasets/base"])
+    write_transitions(tmp_path / "demos/transitions_900.pkl")
     assert {command[1] for command in commands} == {"convert", "data", "norm-stats"}
     for command in commands:
         assert cli.main(command[1:]) == 0, (command, capsys.readouterr().err)

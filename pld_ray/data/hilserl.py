@@ -1,0 +1,160 @@
+"""HIL-SERL's pickled demonstrations and buffers as a LeRobotDataset, without running their code.
+
+A pickle is a program. This reader lets it call what builds NumPy arrays and plain containers; a
+file that asks for anything else is refused by the name of what it would have called.
+"""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pld_ray.columns import IMAGE_PREFIX, SUCCESS, VECTOR_KEYS, Columns
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.data.errors import DataError
+
+CORES = ("numpy.core", "numpy._core")
+ARRAYS = {
+    *((f"{core}.multiarray", name) for core in CORES for name in ("_reconstruct", "scalar")),
+    *((f"{core}.numeric", "_frombuffer") for core in CORES),
+    *(("numpy", name) for name in ("ndarray", "dtype")),
+    ("_codecs", "encode"),
+    ("collections", "OrderedDict"),
+}
+"""What a pickle may call: (module, name)."""
+NEEDED = ("observations", "next_observations", "actions", "rewards", "dones")
+INTERVENED = "intervene_action"
+"""In a transition's `infos`: the action was a person's."""
+
+
+def convert_hilserl(
+    source: pathlib.Path,
+    root: pathlib.Path,
+    fps: int,
+    task: str,
+    on_episode: Callable[[], None] = lambda: None,
+) -> EpisodeWriter:
+    """Make a dataset of the pickles of a folder, or of one file; killed, the same call goes on.
+
+    Args:
+        source: `*.pkl`, in the order of the numbers in their names.
+        root: of the dataset, new.
+        fps: environment steps per second, which the files do not tell.
+        task: what is done, in words.
+        on_episode: called after each one.
+
+    Raises:
+        DataError: a file cannot be read, or the folder holds something else.
+    """
+    files = sorted(source.glob("*.pkl"), key=by_number) if source.is_dir() else [source]
+    if not files:
+        raise DataError(f"{source} holds no *.pkl: give the folder that HIL-SERL wrote")
+    about = {"source": [[file.name, file.stat().st_size] for file in files]}
+    writer = EpisodeWriter(root, Recording(task=task, fps=fps, about=about))
+    number = 0
+    for file in files:
+        for columns in episodes_of_transitions(read_transitions(file), file):
+            number += 1
+            if number > len(writer):
+                writer.add(columns, {"file": file.name})
+                on_episode()
+    writer.finish()
+    return writer
+
+
+def by_number(path: pathlib.Path) -> tuple[int, str]:
+    """`transitions_900.pkl` before `transitions_1000.pkl`."""
+    digits = "".join(c for c in path.stem if c.isdigit())
+    return int(digits or 0), path.name
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ARRAYS:
+            raise pickle.UnpicklingError(f"it calls {module}.{name}")
+        return super().find_class(module, name)
+
+
+def read_transitions(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The transitions of a file that HIL-SERL wrote.
+
+    Raises:
+        DataError: it is no such file, or calls something that builds no array.
+    """
+    try:
+        found = _Reader(io.BytesIO(path.read_bytes())).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is no pickle of arrays alone ({error}), and that was not run: save the "
+            "transitions as plain dictionaries of NumPy arrays"
+        ) from None
+    if not isinstance(found, list) or not found or not isinstance(found[0], Mapping):
+        raise DataError(f"{path} holds no list of transitions: give what HIL-SERL records")
+    if missing := [name for name in NEEDED if name not in found[0]]:
+        raise DataError(f"{path}: transitions lack {', '.join(missing)}")
+    return found
+
+
+def episodes_of_transitions(
+    transitions: Sequence[Mapping[str, Any]], where: pathlib.Path
+) -> Iterator[Columns]:
+    """Episodes [L + 1, ...]: cut where `dones` is set; an open end is cut there.
+
+    `masks` of 0 means that the task was over; without it, a done did. An episode is a success if
+    its last reward is above 0. A leading axis of one observation (frame stacks) is dropped.
+
+    Args:
+        transitions: in the order in which they were made.
+        where: the file, for messages.
+
+    Raises:
+        DataError: stacked frames, or transitions of different shapes.
+    """
+    begin = 0
+    for end, transition in enumerate(transitions, start=1):
+        if bool(transition["dones"]) or end == len(transitions):
+            yield _episode(transitions[begin:end], where)
+            begin = end
+
+
+def _episode(rows: Sequence[Mapping[str, Any]], where: pathlib.Path) -> Columns:
+    seen = [observation_of(row["observations"], where) for row in rows]
+    seen.append(observation_of(rows[-1]["next_observations"], where))
+    actions = [np.asarray(row["actions"], np.float32) for row in rows]
+    try:
+        columns = {name: np.stack([row[name] for row in seen]) for name in seen[0]}
+        columns["action"] = np.stack([*actions, np.zeros_like(actions[0])])
+    except (ValueError, KeyError) as error:
+        raise DataError(f"{where}: transitions of an episode differ ({error})") from None
+    rewards = [float(row["rewards"]) for row in rows]
+    columns["reward"] = np.array([*rewards, 0.0], np.float32)
+    columns["residual_scale"] = np.zeros(len(rows) + 1, np.float32)
+    infos = [row.get("infos") or {} for row in rows]
+    columns["intervened"] = np.array([*(INTERVENED in info for info in infos), False])
+    over = bool(rows[-1]["dones"]) and not float(rows[-1].get("masks", 0.0))
+    flags = np.zeros((3, len(rows) + 1), bool)
+    flags[:, -2] = over, not over, rewards[-1] > 0
+    columns["terminated"], columns["truncated"], columns[SUCCESS] = flags
+    return columns
+
+
+def observation_of(entries: Mapping[str, Any], where: pathlib.Path) -> Columns:
+    """`state` as observation.state, images [H, W, 3] uint8 as observation.images.NAME."""
+    found: Columns = {}
+    for name, value in entries.items():
+        array = np.asarray(value)
+        is_image = array.dtype == np.uint8
+        if array.ndim == (4 if is_image else 2):
+            if len(array) != 1:
+                raise DataError(f"{where}: {name} stacks {len(array)} frames, need one")
+            array = array[0]
+        key = VECTOR_KEYS[0] if name == "state" else f"observation.{name}"
+        found[f"{IMAGE_PREFIX}{name}" if is_image else key] = (
+            array if is_image else np.atleast_1d(array.astype(np.float32))
+        )
+    return found

@@ -1,0 +1,94 @@
+"""HIL-SERL's pickles: what is in them, and what is not run."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hilserl_files import transitions, write_transitions
+
+from pld_ray.cli import main
+from pld_ray.data.dataset import Dataset
+from pld_ray.data.demonstrations import Wanted, episodes_of
+from pld_ray.data.errors import DataError
+from pld_ray.data.hilserl import convert_hilserl, read_transitions
+
+SHAPES = {"observation.state": (4,), "observation.images.wrist_1": (8, 8, 3)}
+WANTED = Wanted(SHAPES, np.full(3, -1.0), np.full(3, 1.0), 10, "peg")
+
+
+def test_every_transition_comes_back(tmp_path, capsys):
+    """Files in the order of their numbers, episodes with their final observation."""
+    write_transitions(tmp_path / "demos/transitions_1000.pkl", seed=1)
+    write_transitions(tmp_path / "demos/transitions_900.pkl")
+    argv = ["convert", "hilserl", str(tmp_path / "demos"), "--repo_id=lab/peg", "--fps=10"]
+    assert main([*argv, f"--root={tmp_path / 'd'}"]) == 0
+    assert "4 episodes, 10 frames" in capsys.readouterr().out
+    found = [e for _, e in episodes_of(Dataset(tmp_path / "d"), WANTED, successes_only=False)]
+    was = [*transitions(), *transitions(seed=1)]
+    assert np.array_equal(
+        np.concatenate([e["action"][:-1] for e in found]), np.stack([t["actions"] for t in was])
+    )
+    for name, key in (("state", "observation.state"), ("wrist_1", "observation.images.wrist_1")):
+        for mine, theirs in (
+            ([e[key][:-1] for e in found], "observations"),
+            ([e[key][1:] for e in found], "next_observations"),
+        ):
+            assert np.array_equal(
+                np.concatenate(mine), np.concatenate([t[theirs][name] for t in was])
+            )
+    assert [e["success"][-2] for e in found] == [True, False, True, False]
+    assert [e["terminated"][-2] for e in found] == [True, False, True, False]
+    assert [e["truncated"][-2] for e in found] == [False, True, False, True]
+    assert [e["intervened"].tolist() for e in found[:2]] == [
+        [True, *[False] * 3],
+        [True, False, False],
+    ]
+
+
+def test_killed_it_goes_on(tmp_path):
+    source = write_transitions(tmp_path / "demos.pkl")
+
+    def killed():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert_hilserl(source, tmp_path / "d", 10, "insert", killed)
+    added = []
+    writer = convert_hilserl(source, tmp_path / "d", 10, "insert", lambda: added.append(1))
+    assert (writer.lengths, len(added)) == ([3, 2], 1)
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("import pathlib; pathlib.Path('ran').touch()",))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (pickle.dumps([{"observations": Evil()}]), r"calls builtins\.exec\), and that was not run"),
+        (pickle.dumps(transitions())[:100], "is no pickle of arrays alone"),
+        (pickle.dumps({"a": 1}), "holds no list of transitions"),
+        (pickle.dumps([{"observations": {}}]), "lack next_observations, actions, rewards, dones"),
+        (b"", "is no pickle of arrays alone"),
+    ],
+)
+def test_what_is_not_read(tmp_path, monkeypatch, content, said):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "demos.pkl"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        read_transitions(path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_stacked_frames_are_refused(tmp_path):
+    rows = transitions()
+    rows[0]["observations"]["state"] = np.zeros((2, 4), np.float32)
+    (tmp_path / "demos.pkl").write_bytes(pickle.dumps(rows))
+    with pytest.raises(DataError, match="state stacks 2 frames, need one"):
+        convert_hilserl(tmp_path / "demos.pkl", tmp_path / "d", 10, "insert")
+    with pytest.raises(DataError, match=r"holds no \*\.pkl"):
+        convert_hilserl(tmp_path / "d", tmp_path / "e", 10, "insert")
