@@ -11,16 +11,16 @@ from torch import Tensor
 from pld_ray.replay.frame_ring import FrameRing
 from pld_ray.replay.schema import END_OF_TASK
 
-START, SUCCESS = "start", "success"
-"""Optional columns of the schema: rows that may start a window, and steps that reached the goal."""
+SUCCESS = "success"
+"""Optional column of the schema: steps that reached the goal."""
 TAILS = ("pad", "drop")
 
 
 class ChunkRing(FrameRing):
     """A `FrameRing` with windows; see there.
 
-    If the schema has a bool column `start`, only rows that it marks start a window. If it has a
-    bool column `success`, all windows of an episode in which it is ever set are positive.
+    If the schema has a bool column `success`, all windows of an episode in which it is ever set are
+    positive.
     """
 
     _starts_of: tuple[int, str] | None = None
@@ -126,10 +126,8 @@ class ChunkRing(FrameRing):
                 f"replay: a window of {horizon} steps is longer than every episode, the longest "
                 f"has {max(lengths)}; lower the horizon"
             )
-        rows = self.start_rows()
-        keep = torch.ones(len(rows), dtype=torch.bool, device=self.device)
-        if START in self.schema.columns:
-            keep = self.column(START, rows) > 0
+        rows = self.transition_rows()
+        keep = self._is_start[rows]
         if tail == "drop":
             keep &= self._steps_left[rows] >= horizon
         positive = torch.zeros_like(keep)

@@ -16,7 +16,8 @@ class FrameRing(FrameStore):
     The successor of row i is row i + 1 (modulo capacity). An episode of L transitions takes L + 1
     rows: its last row is the final frame, a successor but never a start, so that an observation is
     stored once and a truncated episode still has something to bootstrap from. Whole episodes are
-    evicted: no row is ever paired with a frame of another episode.
+    evicted: no row is ever paired with a frame of another episode. Of an episode that was given
+    with a column `start` only the rows that it marks are sampled.
 
     Args:
         schema: the columns.
@@ -106,13 +107,19 @@ class FrameRing(FrameStore):
             return self._tensors[name][index]
         return self.schema.view(self._rows[index], name)
 
+    def transition_rows(self) -> Tensor:
+        """Rows of all transitions, those that start no window too, oldest first; int64."""
+        rows = self._head - self._used + torch.arange(self._used, device=self.device)
+        rows %= self.capacity
+        return rows[self._steps_left[rows] > 0]
+
     def start_rows(self) -> Tensor:
-        """Rows of all transitions, oldest first, [len(self)] int64."""
+        """Rows of all transitions that may start a window, oldest first, [len(self)] int64."""
         order = torch.arange(self._num_starts, device=self.device) + self._first_start
         return self._starts[order % self.capacity]
 
     def observations(self) -> Tensor:
-        """Observation vectors of all stored transitions [len(self), D], oldest first."""
+        """Observation vectors of all that may start a window [len(self), D], oldest first."""
         return self.schema.observation(self._rows[self.start_rows()])
 
     def _window_sum(self, name: str, index: Tensor, left: Tensor, powers: Tensor) -> Tensor:

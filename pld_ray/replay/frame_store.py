@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pld_ray.columns import START
 from pld_ray.replay import ingest
 from pld_ray.replay.schema import ReplaySchema
 from pld_ray.replay.segments import SegmentFiles
 from pld_ray.replay.storage import ReplayFileError
 
-INDEX_BYTES = 16  # of a row in _steps_left and _starts
+INDEX_BYTES = 17  # of a row in _steps_left, _starts and _is_start
 
 
 class FrameStore:
@@ -45,6 +46,7 @@ class FrameStore:
         self._steps_left = self._zeros((), "int64")
         # start rows in order of age, itself a ring: the oldest at _first_start
         self._starts = self._zeros((), "int64")
+        self._is_start = self._zeros((), "bool")
         self.clear()
 
     def _zeros(self, shape: tuple[int, ...], dtype: str) -> Tensor:
@@ -59,6 +61,7 @@ class FrameStore:
         self._files = SegmentFiles()
         self._first_episode = 0  # number of the oldest stored one, since the ring was empty
         self._episode_lengths: deque[int] = deque()
+        self._starts_per_episode: deque[int] = deque()
         self._head = 0  # row that is written next
         self._used = 0  # rows in use, the ones before the head
         self._first_start = 0
@@ -81,7 +84,8 @@ class FrameStore:
     @property
     def nbytes(self) -> int:
         """Bytes allocated for rows, images, features and indices."""
-        tensors = [self._rows, self._steps_left, self._starts, *self._tensors.values()]
+        tensors = [self._rows, *self._tensors.values()]
+        tensors += [self._steps_left, self._starts, self._is_start]
         return sum(t.numel() * t.element_size() for t in tensors)
 
     @staticmethod
@@ -104,6 +108,8 @@ class FrameStore:
 
         Args:
             columns: each [sum(L + 1), ...]: per episode L transition rows, then its final frame.
+                With a bool column `start` only transitions that it marks start a window; the
+                others are part of windows alone.
             episode_lengths: L of each episode, >= 1.
             gamma: discount of `mc_return`; a truncated episode's return ends where it was cut.
 
@@ -118,10 +124,16 @@ class FrameStore:
         for length in lengths:
             episode = slice(end, end + length + 1)
             tensors = {k: torch.as_tensor(columns[k][episode]) for k in self.schema.tensor_keys}
-            self._add_episode(ingest.with_outcome(self.schema, rows[episode], gamma), tensors)
+            starts = torch.ones(length + 1, dtype=torch.bool)
+            if START in columns:
+                starts = torch.as_tensor(columns[START][episode]).bool().reshape(-1).clone()
+            starts[-1] = False  # the final frame
+            self._add_episode(
+                ingest.with_outcome(self.schema, rows[episode], gamma), tensors, starts
+            )
             end = episode.stop
 
-    def _add_episode(self, rows: Tensor, tensors: Mapping[str, Tensor]) -> None:
+    def _add_episode(self, rows: Tensor, tensors: Mapping[str, Tensor], starts: Tensor) -> None:
         num_rows = len(rows)
         while self.capacity - self._used < num_rows:
             self._evict_oldest()
@@ -130,7 +142,10 @@ class FrameStore:
         for key, values in tensors.items():
             self._write(self._tensors[key], values)
         self._steps_left[where] = torch.arange(num_rows - 1, -1, -1, device=self.device)
-        self._append_starts(where[:-1])
+        starts = starts.to(self.device)
+        self._is_start[where] = starts
+        self._append_starts(where[starts])
+        self._starts_per_episode.append(int(starts.sum()))
         self._episode_lengths.append(num_rows - 1)
         self._head = (self._head + num_rows) % self.capacity
         self._used += num_rows
@@ -151,8 +166,9 @@ class FrameStore:
         length = self._episode_lengths.popleft()
         self._first_episode += 1
         self._used -= length + 1
-        self._num_starts -= length
-        self._first_start = (self._first_start + length) % self.capacity
+        num_starts = self._starts_per_episode.popleft()
+        self._num_starts -= num_starts
+        self._first_start = (self._first_start + num_starts) % self.capacity
 
     # --- files -----------------------------------------------------------------------------------
 
@@ -185,6 +201,8 @@ class FrameStore:
         if end > self.capacity:
             parts.append(slice(0, end - self.capacity))
         rings = {"rows": self._rows, **self._tensors}
+        if list(islice(self._starts_per_episode, skipped, len(lengths))) != lengths[skipped:]:
+            rings[START] = self._is_start
         return {name: [ring[part] for part in parts] for name, ring in rings.items()}
 
     def load(self, folder: str | os.PathLike[str]) -> None:
@@ -208,6 +226,9 @@ class FrameStore:
         self.clear()
         for piece in saved.read():
             self._write(self._rows, piece["rows"])
+            # left out where every transition starts a window
+            every = torch.ones(len(piece["rows"]), dtype=torch.bool)
+            self._write(self._is_start, piece.get(START, every))
             for key, ring in self._tensors.items():
                 self._write(ring, piece[key])
             self._head += len(piece["rows"])
@@ -224,4 +245,7 @@ class FrameStore:
         final_frame = (num_rows.cumsum(0) - 1).repeat_interleave(num_rows)
         rows = torch.arange(len(final_frame), device=self.device)
         self._steps_left[: len(rows)] = final_frame - rows
-        self._append_starts(rows[rows < final_frame])
+        self._is_start[: len(rows)] &= rows < final_frame
+        self._append_starts(rows[self._is_start[: len(rows)]])
+        counts = self._is_start[: len(rows)].cumsum(0)[num_rows.cumsum(0) - 1].tolist()
+        self._starts_per_episode = deque(int(n) for n in np.diff([0, *counts]))

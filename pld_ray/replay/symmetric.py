@@ -54,5 +54,5 @@ class SymmetricReplay:
         return PackedBatch.join(halves).unpack(schema)
 
     def observations(self) -> Tensor:
-        """Observation vectors of all stored transitions [len(self), D], offline first."""
+        """Observation vectors of all that may be sampled [len(self), D], offline first."""
         return torch.cat([self.offline.observations(), self.online.observations()])

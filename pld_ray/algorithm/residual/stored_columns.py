@@ -89,7 +89,7 @@ def store_episodes(
 
     Args:
         ring: where to.
-        columns: rows of all episodes, a final frame each.
+        columns: rows of all episodes, a final frame each; `start` as for `FrameStore.add_episodes`.
         episode_lengths: transitions of each.
         params: reward scale and bias, gamma and the critic's range.
         frozen: the vision encoder whose features are kept.
@@ -102,7 +102,7 @@ def store_episodes(
     columns = with_features(columns, ring.schema, frozen)
     ring.add_episodes(columns, episode_lengths, params.gamma)
     if params.critic_atoms > 1:
-        added = ring.start_rows()[-sum(episode_lengths) :]
+        added = ring.transition_rows()[-sum(episode_lengths) :]
         check_returns(ring.column("mc_return", added), params.value_range)
 
 
