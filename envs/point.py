@@ -20,6 +20,23 @@ REACHED = 0.05
 NUM_INIT_STATES = 150
 
 
+class PointHelper:
+    """Walks straight to the goal from wherever the point is."""
+
+    def __init__(self, env: PointEnv) -> None:
+        self._env = env
+
+    def act(self) -> np.ndarray:
+        """The action [7] float32 for the present state."""
+        action = np.zeros(ACTION_DIM, np.float32)
+        action[:3] = np.clip(self._env.way_to_go() / STEP_LENGTH, -1.0, 1.0)
+        return action
+
+    def remaining(self) -> float:
+        """Distance to the goal."""
+        return float(np.linalg.norm(self._env.way_to_go()))
+
+
 class PointEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     """A point in a cube moves by 0.05 times the first three action components.
 
@@ -80,6 +97,14 @@ class PointEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         reached = bool(np.linalg.norm(self._goal - self._position) < REACHED)
         truncated = self._steps >= self.episode_length
         return self._observation(), float(reached), reached, truncated, self._info(reached)
+
+    def helper(self) -> PointHelper:
+        """Who helps where a policy gets stuck."""
+        return PointHelper(self)
+
+    def way_to_go(self) -> np.ndarray:
+        """From the point to the goal, [3]."""
+        return self._goal - self._position
 
     def _observation(self) -> dict[str, np.ndarray]:
         state = np.zeros(STATE_DIM, np.float32)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from demonstrator import Demonstrator
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 import envs
+from envs.demonstrator import Demonstrator
 from envs.experts import Perception
 
 STATE, ENVIRONMENT_STATE, ACTION = "observation.state", "observation.environment_state", "action"

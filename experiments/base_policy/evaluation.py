@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from demonstrator import Demonstrator
 
 import envs
+from envs.demonstrator import Demonstrator
 from envs.experts import Perception
 from pld_ray.policies import BasePolicy, ChunkCache
 

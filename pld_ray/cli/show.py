@@ -11,6 +11,10 @@ from pld_ray.cli.arguments import Parser
 
 FIGURES = (
     "train/success_rate",
+    "train/assisted_success_rate",
+    "train/intervention_share",
+    "train/intervention_count_mean",
+    "train/intervention_steps_mean",
     "train/episode_len_mean",
     "residual_scale",
     "updates",

@@ -9,6 +9,7 @@ from pld_ray.config.groups import (
     RunnersConfig,
     TrackingConfig,
 )
+from pld_ray.config.intervention import InterventionConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.train import (
     ConfigError,
@@ -24,6 +25,7 @@ __all__ = [
     "ConfigError",
     "EnvConfig",
     "EvaluationConfig",
+    "InterventionConfig",
     "PlacementConfig",
     "PolicyConfig",
     "ResidualSACParams",

@@ -15,6 +15,7 @@ from pld_ray.config.groups import (
     RunnersConfig,
     TrackingConfig,
 )
+from pld_ray.config.intervention import InterventionConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.errors import UserError
 from pld_ray.options import check_options, option
@@ -32,6 +33,7 @@ class TrainConfig:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     algorithm: ResidualSACParams = field(default_factory=ResidualSACParams)
     runners: RunnersConfig = field(default_factory=RunnersConfig)
+    intervention: InterventionConfig = field(default_factory=InterventionConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
@@ -104,6 +106,7 @@ class TrainConfig:
         try:
             check_options(self)
             self.algorithm.validate()
+            self.intervention.check(self.runners)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         if self.env.kwargs and self.env.entry_point is None:

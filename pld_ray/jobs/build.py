@@ -44,6 +44,7 @@ from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.entry_point import make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
+from pld_ray.rollout.make_intervenor import check_intervention
 from pld_ray.rollout.offline_cache import OfflineCache
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
 
@@ -97,6 +98,7 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
             Normalizer.of_state(config.norm_stats, wanted)
         if config.dump_interval:
             frames_per_second(config)
+        check_intervention(config.intervention, env)
         check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))
         check_action_bounds(config.algorithm, actions.low.tolist(), actions.high.tolist())
         needed = config.evaluation.held_states + config.evaluation.validation_states

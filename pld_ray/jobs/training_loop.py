@@ -190,6 +190,8 @@ class TrainingLoop:
             env_steps=algorithm.env_steps,
             updates=algorithm.updates,
             train_success=row.get("train/success_rate"),
+            assisted_success=row.get("train/assisted_success_rate"),
+            intervention_share=row.get("train/intervention_share"),
             eval_success=row.get("eval/residual_success"),
         )
         if self.state.checkpoint_due(algorithm.env_steps, self.config.checkpoint.interval_steps):

@@ -141,6 +141,23 @@ class ChunkCache:
         self._next[ids] += 1
         return actions
 
+    def replan(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        env_ids: Sequence[int],
+    ) -> np.ndarray:
+        """`act` once more on the same observations, with chunks that begin with them.
+
+        What is left of the chunks being played is dropped: somebody else has moved the arm.
+        """
+        ids = self._checked(env_ids)
+        for env in ids.tolist():
+            self._drop(env)
+        self._next[ids] = self._end[ids] = 0
+        self._history.forget_newest(ids)
+        return self.act(observations, tasks, env_ids)
+
     def _request(
         self,
         windows: Mapping[str, np.ndarray],

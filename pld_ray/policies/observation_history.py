@@ -63,6 +63,14 @@ class ObservationHistory:
             self._windows[key][ids] = window
         self._is_new[ids] = False
 
+    def forget_newest(self, ids: np.ndarray) -> None:
+        """Undo the last `keep` of these environments, so that the same observation may come again.
+
+        What it pushed out is not known any more; it would be pushed out again.
+        """
+        for window in self._windows.values():
+            window[ids, 1:] = window[ids, :-1].copy()
+
     def _window(self, key: str, ids: np.ndarray, newest: np.ndarray) -> np.ndarray:
         window = np.repeat(newest[:, None], self._length, axis=1)
         old = np.flatnonzero(~self._is_new[ids])

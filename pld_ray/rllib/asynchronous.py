@@ -81,6 +81,8 @@ class AsynchronousLoop:
             return
         request = SampleRequest(
             max(MIN_STEPS, self.config.sample_steps // num_runners),
+            intervene=True,
+            env_steps=self.progress.env_steps,
             weights=self.weights,
             generation=self.generation,
             stall_timeout_s=self.config.stall_timeout_s,

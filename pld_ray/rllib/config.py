@@ -12,6 +12,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from pld_ray.config import PlacementConfig, PolicyConfig, TrainConfig, check_sampling
 from pld_ray.config.groups import PoolOptions
+from pld_ray.config.intervention import InterventionConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.options import Field, check_options, fields_of, fits, unfit
 from pld_ray.pool import PoolSpec
@@ -69,6 +70,8 @@ class ResidualSACConfig(AlgorithmConfig):
             PlacementConfig.base_policy_strategy
         )
 
+        self.intervention = InterventionConfig()
+
         # loop
         self.max_requests_in_flight_per_env_runner = TrainConfig().runners.requests_in_flight
         self.held_init_states: list[int] = list(range(20))
@@ -122,6 +125,7 @@ class ResidualSACConfig(AlgorithmConfig):
                 evaluation_num_env_runners=run.evaluation.num_env_runners,
                 evaluation_config={"custom_resources_per_env_runner": dict(placement.evaluation)},
             )
+            .human(**vars(run.intervention))
             .resources(placement_strategy=placement.strategy)
             .training(**settings)
             .debugging(seed=run.seed, log_level="ERROR")
@@ -186,6 +190,18 @@ class ResidualSACConfig(AlgorithmConfig):
             self.base_policy_strategy = scheduling_strategy
         return self
 
+    def human(self, **options: Any) -> ResidualSACConfig:
+        """Let a person take over while the policy learns.
+
+        Args:
+            options: any field of `InterventionConfig`, such as `device`.
+
+        Raises:
+            TypeError: a name that does not exist.
+        """
+        self.intervention = dataclasses.replace(self.intervention, **options)
+        return self
+
     def residual_sac_params(self) -> ResidualSACParams:
         """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
         names = (field.name for field in fields(ResidualSACParams))
@@ -195,6 +211,7 @@ class ResidualSACConfig(AlgorithmConfig):
         super().validate()
         self.residual_sac_params().validate()
         check_options(self.base_policy_options, "base_policy.")
+        check_options(self.intervention, "human.")
         self.pool_spec().check("base_policy.")
         for name, field in OPTIONS.items():
             if not fits(getattr(self, name), field.hint, field.option):

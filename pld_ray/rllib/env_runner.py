@@ -22,6 +22,8 @@ from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
+from pld_ray.rollout.intervention import Intervenor
+from pld_ray.rollout.make_intervenor import make_intervenor
 from pld_ray.rollout.messages import EpisodeBatch, Failure, PublishedWeights, SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv, Observation
@@ -37,6 +39,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     weights_updates = 0
     """Gradient updates behind the published weights that were taken last."""
     _streams: Streams | None = None
+    _intervenor: Intervenor | None = None
     _evaluation_env: InfosPerEnv | None = None
     _actor: Actor
     _taken: Any = None
@@ -156,9 +159,29 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     def _start_streams(self, request: SampleRequest) -> Streams:
         observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
         space = self.env.single_action_space
-        experts = make_experts(self.env.unwrapped.envs) if request.expert else ()
+        env = self.env.unwrapped
+        experts = make_experts(env.envs) if request.expert else ()
         rng, base_only = self._rng, request.base_only
-        return Streams(observation, space, self.params, self._actor, rng, base_only, experts)
+        self._let_go()
+        if request.intervene:
+            self._intervenor = make_intervenor(self.config.intervention, env, rng)
+        return Streams(
+            observation,
+            space,
+            self.params,
+            self._actor,
+            rng,
+            base_only,
+            experts,
+            self._intervenor,
+            env,
+        )
+
+    def _let_go(self) -> None:
+        """No person is at the environments any more."""
+        if self._intervenor is not None:
+            self._intervenor.close()
+            self._intervenor = None
 
     def _step_env(self, action: np.ndarray) -> Any:
         """One step; RLlib's bookkeeping, a quarter of its time, is done once a request."""
@@ -179,7 +202,8 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         for episode in finished.summaries:
             self._log_episode_metrics(episode.length, episode.sum_reward, 0.0)
             if not base_only and episode.residual_acted:
-                self.metrics.log_value("success_rate", float(episode.success), window=50)
+                name = "assisted_success_rate" if episode.intervened else "success_rate"
+                self.metrics.log_value(name, float(episode.success), window=50)
             self.metrics.log_value("probe_steps_mean", float(episode.probe_steps), window=50)
 
     # --- evaluation ------------------------------------------------------------------------------
@@ -220,6 +244,7 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         return self._actor.act(observation)[0]
 
     def stop(self) -> None:
+        self._let_go()
         super().stop()
         if self._evaluation_env is not None:
             self._evaluation_env.close()

@@ -106,7 +106,8 @@ class ResidualSACLearner(TorchLearner):
                 continue
             columns = batch.fetch()
             if columns is None:
-                self._lost_steps.append(sum(batch.kept))
+                if batch.buffer == "online":  # what is stored offline too was counted once
+                    self._lost_steps.append(sum(batch.kept))
                 continue
             ring = self.replay.offline if batch.buffer == "offline" else self.replay.online
             store_episodes(ring, columns, batch.kept, self.params, self.networks.frozen_features)

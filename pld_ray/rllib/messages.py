@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pld_ray.columns import Columns, concatenate_episodes, split_episodes
+from pld_ray.columns import START, Columns, concatenate_episodes, split_episodes
 from pld_ray.rollout.messages import PublishedWeights, fetch_columns
 
 
@@ -19,6 +19,7 @@ class ReplayBatch:
         episode_lengths: transitions of each.
         buffer: `online` or `offline`.
         shard: the learner that stores them, modulo the number of learners.
+        starts: bool column whose rows alone may start a training window; None is every transition.
         skip: indices of episodes that are not stored.
     """
 
@@ -26,6 +27,7 @@ class ReplayBatch:
     episode_lengths: list[int]
     buffer: str = "online"
     shard: int = 0
+    starts: str | None = None
     skip: Sequence[int] = ()
 
     @property
@@ -36,6 +38,8 @@ class ReplayBatch:
     def fetch(self) -> Columns | None:
         """Rows of the episodes to be stored; None if they died with their runner's node."""
         columns = fetch_columns(self.columns)
+        if columns is not None and self.starts is not None:
+            columns = {**columns, START: columns[self.starts]}
         if columns is None or not self.skip:
             return columns
         episodes = split_episodes(columns, self.episode_lengths)

@@ -12,6 +12,7 @@ from typing import Any
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
+from pld_ray.columns import INTERVENED
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import MANIFEST_FILE, MARK, CheckpointError, check_manifest, damaged
 from pld_ray.rllib.messages import ReplayBatch
@@ -20,13 +21,16 @@ from pld_ray.rollout.messages import EpisodeBatch
 from pld_ray.runs.layout import PROGRESS_FILE
 
 RECENT = 50  # episodes over which `train/...` metrics are taken
-RECENT_FIELDS = ("success", "length", "probe_steps")
+RECENT_FIELDS = ("success", "length", "probe_steps", "intervention_count", "intervention_steps")
 REQUIRED = (
     *("phase", "iteration", "env_steps", "updates", "update_debt", "collection_env_steps"),
     "schedule",
 )
 """In every release's file."""
-OPTIONAL = ("episodes", "stored_steps", "collection_stored_steps", "calql_done", "next_shard")
+OPTIONAL = (
+    *("episodes", "stored_steps", "collection_stored_steps", "calql_done", "next_shard"),
+    "intervention_steps",
+)
 """Counters that later releases added."""
 
 
@@ -49,6 +53,7 @@ class Progress:
         collection_env_steps, collection_stored_steps: the same of the collection.
         calql_done: steps of the critic's initialisation.
         next_shard: the learner that stores the next batch, modulo their number.
+        intervention_steps: environment steps in which a person acted.
         recent_episodes: the last 50.
     """
 
@@ -67,6 +72,7 @@ class Progress:
     collection_stored_steps: int = 0
     calql_done: int = 0
     next_shard: int = 0
+    intervention_steps: int = 0
     recent_episodes: list[EpisodeSummary] = field(default_factory=list)
 
     @property
@@ -85,16 +91,20 @@ class Progress:
         for batch in batches:
             self.episodes += len(batch.episodes)
             for episode in batch.episodes:
-                if episode.residual_acted:
+                self.intervention_steps += episode.intervention_steps
+                if episode.residual_acted and not episode.intervened:
                     self.schedule.on_episode(episode.success)
             self.recent_episodes = [*self.recent_episodes, *batch.episodes][-RECENT:]
             stale = self._stale(batch, metrics)
             share = ReplayBatch(
                 batch.columns, batch.episode_lengths, shard=self.next_shard, skip=stale
             )
+            assisted = assisted_part(batch, self.next_shard)
+            if assisted.kept:
+                feed.append(assisted)
             if share.kept:
                 feed.append(share)
-                self.next_shard += 1
+            self.next_shard += bool(share.kept or assisted.kept)
             self.stored_steps += sum(share.kept)
             self.update_debt += sum(share.kept) * self.utd
         return feed
@@ -126,13 +136,30 @@ class Progress:
         return num_updates
 
     def recent_metrics(self) -> dict[str, float]:
-        """`train/...` of the last online episodes; success of those in which the residual acted."""
+        """`train/...` of the last online episodes.
+
+        `success_rate` is autonomous: of episodes in which the residual acted and nobody intervened.
+        Those with an intervention have an `assisted_success_rate`. From the first one on there are
+        `intervention_share` (of the steps), and `intervention_count_mean` and
+        `intervention_steps_mean` of an episode too.
+        """
         recent = self.recent_episodes
         columns: dict[str, list[float]] = {
-            "train/success_rate": [e.success for e in recent if e.residual_acted],
+            "train/success_rate": [
+                e.success for e in recent if e.residual_acted and not e.intervened
+            ],
             "train/episode_len_mean": [e.length for e in recent],
             "train/probe_steps_mean": [e.probe_steps for e in recent],
         }
+        if self.intervention_steps and recent:
+            columns |= {
+                "train/assisted_success_rate": [e.success for e in recent if e.intervened],
+                "train/intervention_count_mean": [e.intervention_count for e in recent],
+                "train/intervention_steps_mean": [e.intervention_steps for e in recent],
+                "train/intervention_share": [
+                    sum(e.intervention_steps for e in recent) / sum(e.length for e in recent)
+                ],
+            }
         return {name: sum(values) / len(values) for name, values in columns.items() if values}
 
     # --- the file --------------------------------------------------------------------------------
@@ -156,6 +183,18 @@ class Progress:
             setattr(self, name, state.get(name, 0))
         self.schedule.load_state_dict(state["schedule"])
         self.recent_episodes = [EpisodeSummary(**e) for e in state.get("recent_episodes", [])]
+
+
+def assisted_part(batch: EpisodeBatch, shard: int) -> ReplayBatch:
+    """The episodes in which a person acted, for the offline replay: only their rows start windows.
+
+    However old the weights that acted beside the person: what a person does is not theirs.
+    """
+    stored = [episode for episode in batch.episodes if episode.residual_acted]
+    autonomous = [k for k, episode in enumerate(stored) if not episode.intervened]
+    return ReplayBatch(
+        batch.columns, batch.episode_lengths, "offline", shard, starts=INTERVENED, skip=autonomous
+    )
 
 
 def read_progress(folder: pathlib.Path) -> dict[str, Any]:

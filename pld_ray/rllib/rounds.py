@@ -25,7 +25,12 @@ class Rounds:
 
     def step(self) -> None:
         """One round."""
-        request = self.runners.request(weights_updates=self.progress.published_updates)
+        progress = self.progress
+        request = self.runners.request(
+            weights_updates=progress.published_updates,
+            intervene=True,
+            env_steps=progress.env_steps,
+        )
         if self.pipelined:
             self._update()
             self._feed(self.runners.receive(request))

@@ -104,6 +104,15 @@ class EpisodeSummary:
     start: int = 0
     """Vector steps that its runner had made before it, resets included."""
     env_index: int = 0
+    intervention_count: int = 0
+    """Times that a person took over."""
+    intervention_steps: int = 0
+    """Steps in which a person acted."""
+
+    @property
+    def intervened(self) -> bool:
+        """A person acted in it: its success is assisted, not autonomous."""
+        return self.intervention_steps > 0
 
     @property
     def residual_acted(self) -> bool:

@@ -1,4 +1,4 @@
-"""The open episodes of a runner: warm-up, probing, composition, one vector step at a time."""
+"""The open episodes of a runner: probing, composition, interventions, one step at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from pld_ray.columns import BASE_ACTION, Columns
 from pld_ray.rollout.episode import EpisodeBuilder, EpisodeSummary
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.gripper_record import GripperRecord
+from pld_ray.rollout.intervention import NOTHING, Intervenor, Turn, Verdict
 from pld_ray.rollout.messages import SampleRequest
-from pld_ray.rollout.vector_env import Observation
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, Observation
 
 
 class Expert(Protocol):
@@ -49,6 +50,17 @@ class _Open:
     steps: int = 0
     sum_reward: float = 0.0
     weights_updates: int = 0
+    in_hand: bool = False
+    """A person acts."""
+    intervention_count: int = 0
+    intervention_steps: int = 0
+
+    def take_over(self) -> None:
+        """A person acts in the step to come; probing is over."""
+        self.intervention_count += not self.in_hand
+        self.intervention_steps += 1
+        self.in_hand = True
+        self.probe = min(self.probe, self.steps)
 
     def summary(self, success: bool) -> EpisodeSummary:
         """What has become of it."""
@@ -60,7 +72,12 @@ class _Open:
             weights_updates=self.weights_updates,
             start=self.start,
             env_index=self.env_index,
+            intervention_count=self.intervention_count,
+            intervention_steps=self.intervention_steps,
         )
+
+
+REWARDS: dict[Verdict, float] = {"success": 1.0, "failure": 0.0, "discard": 0.0}
 
 
 class Streams:
@@ -74,6 +91,8 @@ class Streams:
         rng: of probing lengths, exploration and random actions.
         base_only: as for `step`.
         experts: one for each environment, for requests that ask for them.
+        intervenor: a person, for requests that let one take over.
+        env: the environments, whose base policy starts afresh when the person lets go.
     """
 
     def __init__(
@@ -85,6 +104,8 @@ class Streams:
         rng: np.random.Generator,
         base_only: bool,
         experts: Sequence[Expert] = (),
+        intervenor: Intervenor | None = None,
+        env: BaseActionVectorEnv | None = None,
     ) -> None:
         self._params, self._actor, self._rng = params, actor, rng
         self._low, self._high = action_space.low, action_space.high
@@ -104,6 +125,7 @@ class Streams:
         self._open = [_Open(i, 0, self._draw_probe(base_only)) for i in range(n)]
         self._resetting = [False] * n
         self._experts = experts
+        self._intervenor, self._env = intervenor, env
         for i in range(n):
             self._look(i)
 
@@ -125,14 +147,20 @@ class Streams:
         Returns:
             Environment steps taken: resets and failures are none.
         """
+        turn = self._hand_over(request)
         observation = self._observation
         beta = self._actor.residual_scale
-        takeover = [not request.base_only and e.steps >= e.probe for e in self._open]
+        takeover = [
+            not request.base_only and e.steps >= e.probe and not e.in_hand for e in self._open
+        ]
         action, chosen = self._action(observation, np.array(takeover), request)
+        for i, executed in turn.actions.items():
+            action[i] = np.clip(executed, self._low, self._high)
         extra = self._gripper_columns(action, chosen)
 
         self._observation, reward, terminated, truncated, infos = step_env(action)
         self._clock += 1
+        self._judge(turn, reward, terminated, truncated, infos)
 
         taken = 0
         for i, episode in enumerate(self._open):
@@ -151,6 +179,7 @@ class Streams:
                     terminated[i],
                     truncated[i],
                     beta if takeover[i] else 0.0,
+                    episode.in_hand,
                     extra={name: column[i] for name, column in extra.items()},
                 )
             episode.steps += 1
@@ -161,13 +190,54 @@ class Streams:
                 continue
             if failed:  # its last step is not known
                 finished.num_env_failures += 1
-            else:
+            elif turn.verdicts.get(i) != "discard":
                 success = bool(infos[i]["is_success"])
                 if len(episode.builder):
                     finished.columns.append(episode.builder.finish(self._observation, i, success))
                 finished.summaries.append(episode.summary(success))
             self._begin(i, request.base_only)
         return taken
+
+    def _hand_over(self, request: SampleRequest) -> Turn:
+        """Who acts in this step. Where a person has let go, the base policy plans anew from the
+        present observation, and exploration noise starts afresh."""
+        if self._intervenor is None or not request.intervene:
+            return NOTHING
+        stepping = ~np.array(self._resetting)
+        turn = self._intervenor.intervene(self._observation, stepping, request.env_steps)
+        released = [
+            e.env_index for e in self._open if e.in_hand and e.env_index not in turn.actions
+        ]
+        for i in turn.actions:
+            self._open[i].take_over()
+        for i in released:
+            self._open[i].in_hand = False
+            self._noise.reset(i)
+        if released and self._env is not None:
+            fresh = self._env.replan(released)
+            self._observation = {
+                key: with_rows(values, released, fresh[key]) if key in fresh else values
+                for key, values in self._observation.items()
+            }
+        return turn
+
+    def _judge(
+        self,
+        turn: Turn,
+        reward: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        infos: Sequence[dict[str, Any]],
+    ) -> None:
+        """End the episodes that a person has ended: success is a reward of 1, failure none."""
+        for i, verdict in turn.verdicts.items():
+            over = terminated[i] or truncated[i]
+            if self._resetting[i] or (over and verdict != "discard"):
+                continue  # the environment has judged
+            if not over and self._env is not None:
+                self._env.end_episodes([i])
+            reward[i], infos[i]["is_success"] = REWARDS[verdict], verdict == "success"
+            terminated[i] = True
 
     @property
     def oldest_start(self) -> int:
@@ -210,9 +280,11 @@ class Streams:
         return self._grippers.columns(action, self._observation[BASE_ACTION], chosen, stepped)
 
     def _look(self, i: int) -> None:
-        """Environment i has been reset: its expert, if there is one, sees the scene."""
+        """Environment i has been reset: its expert or the person, if there is one, sees it."""
         if self._experts:
             self._experts[i].reset(self._rng)
+        if self._intervenor is not None:
+            self._intervenor.begin(i)
 
     def _begin(self, i: int, base_only: bool) -> None:
         self._resetting[i] = True
@@ -226,3 +298,10 @@ class Streams:
         if base_only or not self._params.use_probing:
             return 0
         return int(self._rng.integers(self._params.probe_steps + 1))
+
+
+def with_rows(values: np.ndarray, rows: Sequence[int], new: np.ndarray) -> np.ndarray:
+    """A copy of `values` [N, ...] with other rows in these places; stored episodes hold the old."""
+    values = values.copy()
+    values[list(rows)] = new
+    return values

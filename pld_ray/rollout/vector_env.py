@@ -115,6 +115,22 @@ class BaseActionVectorEnv(VectorEnv):
         infos = [outcome.info for outcome in outcomes]
         return self._observations(outcomes), rewards, terminated, truncated, infos
 
+    def replan(self, env_ids: Sequence[int]) -> Observation:
+        """The base policy's part of these environments' observations, from a chunk that begins now.
+
+        Returns:
+            `base_action`, and `observation.features` of a policy that has them, in their order.
+        """
+        names = self.group.observation_space.spaces
+        batch = {key: np.stack([self._last[i][key] for i in env_ids]) for key in names}
+        tasks = [self._tasks[i] for i in env_ids]
+        add_base_policy(batch, self.chunks, tasks, self._actions, env_ids, replan=True)
+        return {key: batch[key] for key in (BASE_ACTION, POLICY_FEATURES) if key in batch}
+
+    def end_episodes(self, env_ids: Sequence[int]) -> None:
+        """The next step resets these environments, as if their episodes had ended by themselves."""
+        self._done[list(env_ids)] = True
+
     def _run(self, commands: list[Command]) -> list[Outcome]:
         """The outcomes; failed steps end their episode, failed resets are made again."""
         outcomes = self.group.run(commands)
@@ -181,9 +197,18 @@ def add_base_policy(
     tasks: Sequence[str],
     actions: gym.spaces.Box,
     env_ids: Sequence[int] | None = None,
+    replan: bool = False,
 ) -> None:
-    """Put what the base policy adds into the observations of its environments, all or some."""
-    batch[BASE_ACTION] = np.clip(chunks.act(batch, tasks, env_ids), actions.low, actions.high)
+    """Put what the base policy adds into the observations of its environments, all or some.
+
+    Args:
+        replan: these observations have been shown already; see `ChunkCache.replan`.
+    """
+    if replan and env_ids is not None:
+        base_action = chunks.replan(batch, tasks, env_ids)
+    else:
+        base_action = chunks.act(batch, tasks, env_ids)
+    batch[BASE_ACTION] = np.clip(base_action, actions.low, actions.high)
     if chunks.features.shape[1]:
         batch[POLICY_FEATURES] = chunks.features[slice(None) if env_ids is None else env_ids].copy()
 

@@ -45,8 +45,8 @@ def plot_learning_curve(
     Args:
         rows: of `metrics.jsonl`. Keys read, any of which a row may lack: `env_steps`,
             `eval/base_success`, `eval/residual_success` (rates in [0, 1]), `eval/n_episodes`,
-            `train/success_rate`, `learner/q_mean`, `learner/q_out_of_bound`, `residual_scale`,
-            `learner/alpha`.
+            `train/success_rate`, `train/assisted_success_rate`, `train/intervention_share`,
+            `learner/q_mean`, `learner/q_out_of_bound`, `residual_scale`, `learner/alpha`.
         path: the PNG, written whole or not at all.
         title: task and seed.
         q_bound: range that Q of a sparse reward can have.
@@ -89,6 +89,7 @@ def _draw_success(axes: Axes, rows: Rows) -> None:
     steps, rate = series(rows, "train/success_rate")
     if steps:
         axes.plot(steps, rate, color=RESIDUAL, alpha=0.35, lw=1.2, label="training (running)")
+    _draw_person(axes, rows)
     _draw_base(axes, rows)
     evaluated = [r for r in rows if _is_number(r.get("eval/residual_success"))]
     if evaluated:
@@ -109,6 +110,17 @@ def _draw_success(axes: Axes, rows: Rows) -> None:
     axes.set(title="Success rate (bands: 95 % intervals)", ylim=(-0.02, 1.02))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     _legend_or_note(axes, "lower right")
+
+
+def _draw_person(axes: Axes, rows: Rows) -> None:
+    """Where a person helped: success with help, and the share of the steps that they acted."""
+    steps, share = series(rows, "train/intervention_share")
+    if steps:
+        label = f"steps by a person: last {_percent(share[-1])}"
+        axes.fill_between(steps, share, color=WARN, alpha=0.18, lw=0, label=label)
+    steps, rate = series(rows, "train/assisted_success_rate")
+    if steps:
+        axes.plot(steps, rate, color=WARN, alpha=0.5, lw=1.2, label="training, assisted")
 
 
 def _draw_base(axes: Axes, rows: Rows) -> None:

@@ -31,7 +31,11 @@ class ProgressState:
     updates: int = 0
     """Gradient steps of the whole run."""
     train_success: float | None = None
-    """Running success rate of training episodes, in [0, 1]."""
+    """Running success rate of training episodes in which nobody intervened, in [0, 1]."""
+    assisted_success: float | None = None
+    """Of those in which a person intervened; None before the first."""
+    intervention_share: float | None = None
+    """Of the running episodes' steps, those in which a person acted."""
     eval_success: float | None = None
     """Success rate of base + residual in the last evaluation, in [0, 1]."""
     base_success: float | None = None
@@ -174,6 +178,11 @@ class TrainProgress:
             f", base {_percent(state.base_success)}",
             "time": f"{_duration(self.elapsed_s)} elapsed, {_duration(self.left_s)} left",
         }
+        if state.intervention_share is not None:
+            figures["person"] = (
+                f"{_percent(state.intervention_share)} of the steps, "
+                f"assisted success {_percent(state.assisted_success)}"
+            )
         return figures
 
     def _render(self) -> Group:

@@ -235,8 +235,9 @@ def test_a_filling_ring_takes_memory_as_it_fills_and_in_the_end_what_was_predict
     command = [sys.executable, "-c", FILLING, here]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     predicted, empty, half, full = (int(line) for line in output.split())
-    # by hand: 3 + 2 * 2 + 5 scalars and 2 computed ones of float32, two int64, a bool, images, features
-    assert predicted == 8000 * (4 * 14 + 2 * 8 + 1 + 2 * 64 * 64 * 3 + 2 * 128 * 4 * 4 * 2)  # 263 MB
+    # by hand: 3 + 2 * 2 + 5 scalars and 2 computed ones of float32, two int64 and a bool, images,
+    # features; 263 MB
+    assert predicted == 8000 * (4 * 14 + 2 * 8 + 1 + 2 * 64 * 64 * 3 + 2 * 128 * 4 * 4 * 2)
     assert empty < 0.05 * predicted
     assert 0.4 * predicted < half < 0.6 * predicted
     assert 0.9 * predicted < full < 1.1 * predicted

@@ -1,8 +1,9 @@
-"""The deliberately imperfect demonstrator whose pick-and-place the embedded policy imitates.
+"""The demonstrator whose pick-and-place the embedded policy imitates, and a person in simulation.
 
-Its action is a function of the present observation alone, like the imitator's: no clock, no phase
-counter. So every state has one right answer, and a residual that shifts the arm by some
-centimetres meets a policy that still knows what comes next.
+For the imitator its perception errs, deliberately; a person's does not. Its action is a function of
+the present observation alone, like the imitator's: no clock, no phase counter. So every state has
+one right answer, a residual that shifts the arm by some centimetres meets a policy that still knows
+what comes next, and a person can take over anywhere.
 """
 
 from __future__ import annotations
@@ -91,6 +92,16 @@ class Demonstrator:
         """The object has left the table."""
         view = self._env.expert_view()
         return bool(view["target_pos"][2] - view["goal_pos"][2] > self._grasp.rest + 0.015)
+
+    def remaining(self) -> float:
+        """Metres to go: from the hand to the grasp, and from the object to its goal in the plane;
+        where it is only to be lifted, up to where it is carried."""
+        view, grasp = self._env.expert_view(), self._grasp
+        target, goal = view["target_pos"], view["goal_pos"]
+        reach = np.linalg.norm(target + self._shift + grasp.height * UP - view["eef_pos"])
+        if view["lift_only"]:
+            return float(reach + max(0.0, goal[2] + grasp.carry - target[2]))
+        return float(reach + np.hypot(*(goal - target)[:2]))
 
     def act(self) -> np.ndarray:
         """The action [7] float32 in [-1, 1] for the present state of the environment."""

@@ -1,0 +1,98 @@
+"""Who may take over from the policy while it learns, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pld_ray.options import option
+
+if TYPE_CHECKING:
+    from pld_ray.config.groups import RunnersConfig
+
+ATTENDED = ("keyboard", "keyboard_ee", "gamepad")
+"""Devices that a person holds: they are one environment's, in the process of the command."""
+
+
+@dataclass
+class InterventionConfig:
+    """A person who takes over from the policy while it learns (HIL-SERL; seed 003)."""
+
+    device: Literal["none", "scripted", "keyboard", "keyboard_ee", "gamepad"] = option(
+        "none",
+        "Who intervenes: `none`, `scripted` (a demonstrator that knows the simulator), `keyboard` "
+        "(of this terminal, over SSH too), or LeRobot's teleoperators `keyboard_ee` and `gamepad`. "
+        "Experimental: only `none` and `scripted` were run to the end.",
+    )
+
+    # --- the scripted person ---------------------------------------------------------------------
+    takeover: Literal["no_progress", "random"] = option(
+        "no_progress",
+        "When the scripted person takes over: `no_progress` (nothing came nearer to the goal for "
+        "`patience_steps`) or `random` (with `probability` at each step).",
+    )
+    patience_steps: int = option(
+        20,
+        "Steps without progress after which the scripted person takes over.",
+        within="[1, 1e6]",
+    )
+    probability: float = option(
+        0.02,
+        "Probability at each step that the scripted person takes over (takeover=random), at the "
+        "first environment step.",
+        within="[0, 1]",
+    )
+    decay_steps: int = option(
+        20_000,
+        "Environment steps over which that probability falls to 0, linearly.",
+        within="[1, 1e10]",
+    )
+    hold_steps: int | None = option(
+        None,
+        "Steps for which the scripted person keeps acting; None is to the episode's end.",
+        within="[1, 1e6]",
+    )
+
+    # --- a device in a person's hand -------------------------------------------------------------
+    hz: float = option(
+        20.0,
+        "Steps per second at most while a person holds a device: a simulator would run away.",
+        within="(0, 1000]",
+        unit="Hz",
+    )
+    speed: float = option(
+        0.5,
+        "Share of the action's range that a pressed key, or an axis at its end, commands.",
+        within="(0, 1]",
+    )
+    key_hold_s: float = option(
+        0.25,
+        "Seconds for which a key of a terminal counts as pressed: terminals tell no release.",
+        within="(0, 10]",
+        unit="s",
+    )
+    fixed_dims: list[int] = option(
+        [],
+        "Action dimensions that a device of fewer axes leaves at the base policy's command.",
+        within="[0, 63]",
+        distinct=True,
+    )
+
+    def check(self, runners: RunnersConfig) -> None:
+        """Refuse runners in which the device could not be asked.
+
+        Raises:
+            ValueError: naming the setting.
+        """
+        if self.device == "scripted" and runners.vectorization != "in_process":
+            raise ValueError(
+                "intervention.device=scripted sees the simulator, which must then be in the same "
+                "process: set runners.vectorization=in_process"
+            )
+        if self.device not in ATTENDED:
+            return
+        if runners.num_env_runners != 0 or runners.num_envs_per_env_runner != 1:
+            raise ValueError(
+                f"intervention.device={self.device} is one person at one environment of this "
+                "process: set runners.num_env_runners=0 and runners.num_envs_per_env_runner=1"
+            )

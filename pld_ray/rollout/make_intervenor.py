@@ -1,0 +1,64 @@
+"""The person of a runner, by the settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pld_ray.config.intervention import InterventionConfig
+from pld_ray.rollout.device import Device, DevicePerson, check_dims
+from pld_ray.rollout.intervention import Intervenor
+from pld_ray.rollout.keyboard import TerminalKeyboard
+from pld_ray.rollout.scripted_person import ScriptedPerson, check_helped, make_helper
+from pld_ray.rollout.teleoperator import TeleoperatorDevice, make_teleoperator
+from pld_ray.rollout.vector_env import BaseActionVectorEnv
+
+
+def check_intervention(options: InterventionConfig, env: Any) -> None:
+    """See, before anything starts, that the person could act in this environment.
+
+    Raises:
+        ValueError: nobody is there, or the device does not fit.
+    """
+    if options.device == "scripted":
+        check_helped(env)
+    elif options.device != "none":
+        device = open_device(options)
+        try:
+            check_dims(options.device, device.dims, options.fixed_dims, env.action_space.shape[0])
+        finally:
+            device.close()
+
+
+def open_device(options: InterventionConfig) -> Device:
+    """What the person holds, ready to be read.
+
+    Raises:
+        DeviceError: it is not there.
+    """
+    if options.device == "keyboard":
+        return TerminalKeyboard(options)
+    return TeleoperatorDevice(make_teleoperator(options.device), options)
+
+
+def make_intervenor(
+    options: InterventionConfig, env: BaseActionVectorEnv, rng: np.random.Generator
+) -> Intervenor | None:
+    """Whoever may intervene; None where nobody does.
+
+    Args:
+        options: who, and how.
+        env: the runner's environments.
+        rng: the runner's; nothing is drawn from it where nobody intervenes.
+
+    Raises:
+        ValueError: the device cannot be used with these environments.
+    """
+    if options.device == "none":
+        return None
+    if options.device == "scripted":
+        own = np.random.default_rng(int(rng.integers(2**63)))
+        return ScriptedPerson(make_helper(env.envs), env.num_envs, options, own)
+    actions = env.single_action_space
+    return DevicePerson(open_device(options), actions.low, actions.high, options)
