@@ -9,6 +9,7 @@ from typing import Any
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import check_key, field_names, read_mapping
 from pld_ray.config.presets import PRESETS, preset_names
+from pld_ray.config.seed_names import called_elsewhere, our_key
 from pld_ray.options import Field, choices_of, fields_of, type_name
 
 WIDTH = 88
@@ -18,14 +19,16 @@ def explain(key: str) -> str:
     """The text about a key, or a group's keys with the beginning of each text.
 
     Args:
-        key: dotted, with or without `--`.
+        key: dotted, with or without `--`; or what another source calls it.
 
     Raises:
         ConfigError: there is no such key; the closest one is named.
     """
-    key = key.removeprefix("--")
+    fields, given = config_fields(), key.removeprefix("--")
+    key = given if given in fields else our_key(given, fields) or given
+    if key != given:
+        return f"{given} is {key} here.\n\n{explain(key)}"
     check_key(key, field_names(TrainConfig), "key ")
-    fields = config_fields()
     if key not in fields:  # below a mapping, such as env.kwargs.size
         key = max((name for name in fields if key.startswith(f"{name}.")), key=len)
     found = fields[key]
@@ -86,6 +89,8 @@ def _field_text(found: Field) -> str:
         rows["range"] = f"{declared.within} {declared.unit}".rstrip()
     lines = [found.key, *_wrapped(declared.meaning, "  "), ""]
     lines += [f"  {title:8} {text}" for title, text in rows.items()]
+    for source, names in called_elsewhere(found.key).items():
+        lines.append(f"  {'called':8} {', '.join(names)} by {source}")
     presets = presets_with(found.key)
     if presets:
         width = max(map(len, presets))

@@ -16,6 +16,7 @@ import yaml
 
 from pld_ray.config import ConfigError
 from pld_ray.config.presets import find_preset
+from pld_ray.config.seed_names import our_key
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
 from pld_ray.options import as_type, fields_of, fits, from_text, shown, unfit, without_none
 from pld_ray.options.declare import Field
@@ -139,7 +140,9 @@ def check_key(key: str, known: list[str], where: str) -> None:
     free = tuple(name[:-1] for name in known if name.endswith(".*"))
     if key.startswith(free) and key not in free:
         return
-    close = difflib.get_close_matches(key[:200], known, n=1, cutoff=0.5)
+    elsewhere = our_key(key[:200], known)
+    close = [elsewhere] if elsewhere else []
+    close = close or difflib.get_close_matches(key[:200], known, n=1, cutoff=0.5)
     if not close:  # the right name in the wrong group
         close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
     hint = f"; did you mean {close[0]}?" if close else "; see --print_config for all keys"

@@ -19,11 +19,15 @@ def test_a_key_has_words_type_default_and_presets():
         "  type     float",
         "  default  1.0",
         "  range    [0, 1000]",
+        "  called   grad_steps_per_env_step by the specification",
+        "  called   utd_ratio by LeRobot's SAC",
         "  presets",
-        "    calql    1",
-        "    hilserl  1",
-        "    rlpd     20",
-        "    spec     1",
+        "    calql                  1",
+        "    hilserl_dual           2",
+        "    hilserl_fixed_gripper  2",
+        "    hilserl_single         2",
+        "    rlpd                   20",
+        "    spec                   1",
     ]
     assert explain("--algorithm.utd") == explain("algorithm.utd")
 
@@ -67,6 +71,7 @@ def test_every_listed_value_is_accepted_and_another_is_not(field):
     needs = {
         "algorithm.task_embedding": ["--algorithm.text_encoder_path=x"],
         "algorithm.gripper": ["--algorithm.residual_dims=[]"],
+        "intervention.device": ["--runners.num_env_runners=0"],
         "policy.rtc": ["--policy.prefetch=true"],
     }
     for value in choices_of(field.hint, field.option):

@@ -126,13 +126,24 @@ CALQL = {
     "ours": {"calql_steps": 5_000},
 }
 HILSERL = {
+    "seed 003, 3.2, and HIL-SERL's configuration of its tasks": {
+        "policy.type": "none",
+        "runners.publish_interval": 50,  # steps_per_update
+        "offline_episodes": 0,  # --demo_path alone
+        "batch_size": 256,
+        "gamma": 0.97,  # discount
+        "critic_actor_update_ratio": 2,  # cta_ratio
+        "utd": 2,
+        "warmup_steps": 100,  # training_starts
+        "warmup_actions": "random",  # random_steps
+        "online_capacity": 200_000,
+        "offline_capacity": 200_000,
+    },
     "seed 004, 6.1": {
-        "gamma": 0.99,
         "temperature_init": 1.0,
         "num_critics": 2,
         "num_subsample_critics": 2,
         "tau": 0.005,
-        "utd": 1,
         "target_entropy": None,
         "backup_entropy": True,
     },
@@ -156,27 +167,24 @@ HILSERL = {
         "log_std_min": math.log(math.sqrt(1e-5)),  # the bounds serve as variances
         "log_std_max": math.log(math.sqrt(10.0)),
     },
-    "seed 004, 6.5": {
-        "critic_actor_update_ratio": 1,
-        "warmup_steps": 100,
-        "online_capacity": 100_000,
-        "offline_capacity": 100_000,
-    },
     "seed 004, 2 to 4": {
         "compose_base": False,
         "residual_scale": 1.0,
-        "residual_dims": [],
         "target_reduction": "min",
         "actor_reduction": "min",
         "log_std_init": 0.0,
         "actor_delay_updates": 0,
-        "warmup_actions": "random",
         "n_step": 1,
         "use_probing": False,
         "exploration_noise": "white",
         "critic_atoms": 1,
     },
-    "HIL-SERL's wrapper": {"grasp_penalty": 0.02},
+}
+LEARNT_GRIPPERS = {"residual_dims": [], "gripper": "discrete", "grasp_penalty": 0.02}
+HILSERL_SINGLE = HILSERL | {"003, 1.3": LEARNT_GRIPPERS | {"gripper_dims": [6]}}
+HILSERL_DUAL = HILSERL | {"003, 1.3": LEARNT_GRIPPERS | {"gripper_dims": [6, 13]}}
+HILSERL_FIXED = HILSERL | {
+    "003, 1.3": {"residual_dims": [1, 1, 1, 1, 1, 1, 0], "gripper": "continuous"}
 }
 RLPD = {
     "the paper's appendix and the authors' README, Adroit": {
@@ -212,7 +220,15 @@ RLPD = {
         "critic_atoms": 1,
     },
 }
-TABLES = {"pld": PLD, "spec": SPEC, "calql": CALQL, "hilserl": HILSERL, "rlpd": RLPD}
+TABLES = {
+    "pld": PLD,
+    "spec": SPEC,
+    "calql": CALQL,
+    "rlpd": RLPD,
+    "hilserl_single": HILSERL_SINGLE,
+    "hilserl_dual": HILSERL_DUAL,
+    "hilserl_fixed_gripper": HILSERL_FIXED,
+}
 
 
 def preset(name):
@@ -222,16 +238,18 @@ def preset(name):
 @pytest.mark.parametrize("name", TABLES)
 def test_a_preset_has_its_source_s_values_and_no_other(name):
     """What a preset leaves out is inherited: every value that matters is in the table."""
-    stated = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
-    assert set(stated) == {"algorithm"}
+    groups = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+    stated = groups.pop("algorithm")
+    stated |= {f"{group}.{key}": v for group, keys in groups.items() for key, v in keys.items()}
     table = {}
     for source, values in TABLES[name].items():
         assert not set(values) & set(table), source
         table |= values
-    assert set(stated["algorithm"]) == set(table)
-    params = preset(name)
+    assert set(stated) == set(table)
+    config = load_config(TrainConfig, [f"--config_path={name}"])
     for key, value in table.items():
-        ours = getattr(params, key)
+        group, _, field = key.rpartition(".")
+        ours = getattr(getattr(config, group or "algorithm"), field)
         exact = value is None or isinstance(value, bool | str)
         assert ours == (value if exact else pytest.approx(value, rel=1e-6)), key
 
@@ -241,7 +259,9 @@ def test_every_shipped_preset_builds_and_takes_a_step(name):
     params = preset(name)
     params.vision_encoder_name = "none"  # images are tested with images
     params.batch_size = 16
-    update = make_update(params, action_dim=ACTION_DIM)
+    arms = len(params.gripper_dims)
+    discrete = params.gripper == "discrete"
+    update = make_update(params, discrete=discrete, action_dim=arms * ACTION_DIM)
     if params.calql_steps:
         figures = CalQLInitialization(update, update.replay.offline).run(1)
         assert math.isfinite(figures["calql_loss"])
@@ -263,8 +283,9 @@ def test_the_gap_of_calql_can_be_met():
 
 
 def test_hil_serl_counts_half_a_nat_a_dimension():
-    update = make_update(preset("hilserl"), action_dim=ACTION_DIM)
-    assert update.target_entropy.item() == -ACTION_DIM / 2
+    """Of what its Gaussian actor moves: the learnt gripper is not its."""
+    update = make_update(preset("hilserl_single"), discrete=True, action_dim=ACTION_DIM)
+    assert update.target_entropy.item() == -(ACTION_DIM - 1) / 2
 
 
 def test_a_file_wins_over_a_preset_of_its_name(tmp_path, monkeypatch):
@@ -279,7 +300,8 @@ def test_a_file_wins_over_a_preset_of_its_name(tmp_path, monkeypatch):
     [
         ("rldp", r"--config_path=rldp: no such file and no preset; did you mean rlpd\?"),
         ("presets/pld.yml", r"did you mean pld\?"),
-        ("xyz", "presets are calql, hilserl, libero_object"),
+        ("hilserl", r"did you mean hilserl_dual or hilserl_single\?"),
+        ("xyz", "presets are calql, hilserl_dual, hilserl_fixed_gripper, hil"),
         ("", "--config_path=: no such file"),
         ("a\0b", "no such file and no preset"),
     ],
