@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pld_ray.cli.arguments import Parser, whole_number
 
@@ -33,6 +33,11 @@ def parser() -> Parser:
     parser.value("checkpoint", "DIR", "record base + residual: a folder below RUN_DIR/checkpoints")
     parser.switch("expert", "record the scripted expert")
     parser.value(
+        "device",
+        "NAME",
+        "a person takes over, as --intervention.device: scripted, keyboard, keyboard_ee, gamepad",
+    )
+    parser.value(
         "successes",
         "N",
         f"until N succeeded; {DEFAULT_SUCCESSES} unless --episodes is given",
@@ -52,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if args.checkpoint is not None and args.expert:
         raise ConfigError("--checkpoint and --expert exclude each other: give one of them")
     config = configured(args)
+    own = "none" if args.checkpoint else config.intervention.device
+    set_device(config, args.device or own)
     if args.print_config:
         from pld_ray.config.file import dump_config
 
@@ -85,6 +92,21 @@ def run(args: argparse.Namespace) -> int:
         f"      pld-ray train --demo_path={writer.root}"
     )
     return 0
+
+
+def set_device(config: TrainConfig, device: Any) -> None:
+    """Who may take over; a person with a device sits at the one environment of this process. The
+    person of a checkpoint's run is not here.
+
+    Raises:
+        ConfigError: no such device, or processes that it does not fit.
+    """
+    from pld_ray.config.intervention import ATTENDED
+
+    config.intervention.device = device
+    if device in ATTENDED:
+        config.runners.num_env_runners, config.runners.num_envs_per_env_runner = 0, 1
+    config.validate()
 
 
 def configured(args: argparse.Namespace) -> TrainConfig:

@@ -38,6 +38,7 @@ HIL_SERL = {
     "steps_per_update": "runners.publish_interval",
     "checkpoint_period": "checkpoint.interval_steps",
     "checkpoint_path": "output_dir",
+    "buffer_period": "dump_interval",
     "replay_buffer_capacity": "algorithm.online_capacity",
     "max_steps": "total_steps",
     "exp_name": "env.task",

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from pld_ray.columns import split_episodes
+import numpy as np
+
+from pld_ray.columns import START, split_episodes
 from pld_ray.data.dataset_series import DatasetSeries
 from pld_ray.data.episode_writer import Recording
 from pld_ray.rllib.messages import ReplayBatch
@@ -20,7 +22,7 @@ BACKLOG = 8
 
 class BufferDump:
     """What goes into the online and into the offline ring, as datasets in `buffer/` and
-    `demo_buffer/` of the run.
+    `demo_buffer/` of the run; `start` in the latter marks the rows that may start a window.
 
     A dataset is closed every `interval` environment steps and before each checkpoint: a run that
     goes back to a checkpoint leaves whole datasets, and has each episode once. One thread writes;
@@ -90,5 +92,7 @@ class BufferDump:
         columns = batch.fetch()
         if columns is None:  # they died with their node
             return
+        if batch.buffer == "offline" and START not in columns:
+            columns = {**columns, START: np.ones(len(columns["reward"]), np.bool_)}
         for episode in split_episodes(columns, batch.kept):
             self._series[batch.buffer].add(episode)

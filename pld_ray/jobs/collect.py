@@ -64,6 +64,7 @@ def collect(
     back. They are kept in the order in which they began, so that quick successes are no more
     frequent than they are. The residual acts without exploration noise, after probing if the
     checkpoint's run probes (PLD's second stage): both parts are kept, `residual` marks the second.
+    With `intervention.device` a person takes over whenever they like; `intervened` marks that.
 
     Args:
         config: environment, base policy, runners and seed; of the checkpoint's run.
@@ -89,7 +90,10 @@ def collect(
         check_cluster(config)
         algorithm = build_algorithm(config)
         name = None if checkpoint is None else checkpoint.resolve().name
-        recording = recording_of(config, algorithm.config, actor=actor, checkpoint=name)
+        about: dict[str, Any] = {"actor": actor, "checkpoint": name}
+        if config.intervention.device != "none":
+            about["device"] = config.intervention.device
+        recording = recording_of(config, algorithm.config, **about)
         writer = EpisodeWriter(root, recording)
         if checkpoint is not None:
             load_whole(algorithm, checkpoint.resolve())
@@ -116,7 +120,12 @@ def record(
     runners = algorithm.runners
     runners.restart(seed * 1_000_003 + len(writer))  # a resumed recording repeats no episode
     order, barren = StartOrder(), 0
-    how: dict[str, Any] = {"base_only": actor != "residual", "expert": actor == "expert"}
+    device = algorithm.config.intervention.device
+    how: dict[str, Any] = {
+        "base_only": actor != "residual",
+        "expert": actor == "expert",
+        "intervene": device != "none",
+    }
     while True:
         request = runners.request(**how, explore=False, keep_probing=True)
         batches = runners.receive(request)
@@ -126,7 +135,12 @@ def record(
             kept = summary.success or goal.keep_failures
             barren = 0 if kept else barren + 1
             if kept:
-                about = {"probe_steps": summary.probe_steps, "actor": actor}
+                about = {
+                    "probe_steps": summary.probe_steps,
+                    "actor": actor,
+                    "intervention_count": summary.intervention_count,
+                    "intervention_steps": summary.intervention_steps,
+                }
                 writer.add(columns, about)
             counted = summary.success if goal.successes else kept
             on_episode(int(counted), summary.success)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, Columns
+import numpy as np
+
+from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, START, Columns
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import episodes_in, identity_of, recording_of
 from pld_ray.policies import base_policy_fingerprint
@@ -57,7 +59,14 @@ class Demonstrations:
         for dataset in self.datasets:
             if told := set(dataset.tasks) - {task}:
                 log.warning("%s: %s; the environment's task is %r", dataset.root, told, task)
-        return runners.label_episodes(episodes, task)
+        return runners.label_episodes(with_starts(episodes), task)
+
+
+def with_starts(episodes: list[Columns]) -> list[Columns]:
+    """Where one dataset marks the rows that may start a window, every row of the others may."""
+    if not any(START in episode for episode in episodes):
+        return episodes
+    return [{START: np.ones(len(e["reward"]), np.bool_), **e} for e in episodes]
 
 
 def without_policy(episode: Columns) -> Columns:

@@ -47,8 +47,10 @@ class Reading:
 class Device(Protocol):
     """A keyboard, a gamepad, ...; it is read once per step."""
 
-    dims: Sequence[int]
-    """Action dimensions that it can command."""
+    @property
+    def dims(self) -> Sequence[int]:
+        """Action dimensions that it can command."""
+        ...
 
     def read(self) -> Reading:
         """What is pressed now.

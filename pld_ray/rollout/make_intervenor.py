@@ -60,5 +60,5 @@ def make_intervenor(
     if options.device == "scripted":
         own = np.random.default_rng(int(rng.integers(2**63)))
         return ScriptedPerson(make_helper(env.envs), env.num_envs, options, own)
-    actions = env.single_action_space
+    actions = env.group.action_space
     return DevicePerson(open_device(options), actions.low, actions.high, options)

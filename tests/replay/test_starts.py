@@ -7,7 +7,7 @@ import tempfile
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -33,6 +33,7 @@ def ids(episodes):
     ]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(marked, min_size=1, max_size=3), min_size=1, max_size=5))
 def test_only_marked_rows_are_sampled_through_eviction_and_files(batches):
     capacity, kept, number = 16, [], 0
