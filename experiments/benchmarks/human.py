@@ -1,0 +1,131 @@
+"""What a person at the robot costs, and what they bring.
+
+    python experiments/benchmarks/human.py --json
+    python experiments/benchmarks/human.py --json --helped RUN --alone RUN
+
+- `stepping_overhead_ms` <= 0.1: time that asking a person adds to one step of an environment, with
+  hands off. A `ScriptedPerson` at a `PointEnv` and nobody take turns in one process, so that a busy
+  neighbour slows down both; the median over the blocks.
+- of two finished runs of `pld-ray train`, one with a person and one without:
+  `intervention_share_first` and `intervention_share_last` (of the first and last tenth of the steps
+  after the collection), and `steps_to_90_ratio` <= 0.6: environment steps until the validation
+  states are solved in 90 %, with the person over without; null where a run never gets there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+
+from envs.point import PointEnv
+from pld_ray.config import InterventionConfig
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.policies import NoBasePolicy
+from pld_ray.rollout.messages import SampleRequest
+from pld_ray.rollout.scripted_person import ScriptedPerson, make_helper
+from pld_ray.rollout.streams import FinishedEpisodes, Streams
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
+
+REACHED = 0.9
+OVERHEAD_MS = 0.1
+
+
+class Still:
+    """An actor that does nothing, so that what remains is the machinery."""
+
+    residual_scale = 1.0
+
+    def act(self, observation: Any, noise: Any = None, forced: Any = None) -> tuple[Any, None]:
+        """The base action."""
+        return observation["base_action"].copy(), None
+
+
+def open_streams(with_person: bool, seed: int) -> tuple[InfosPerEnv, Streams]:
+    """One environment of 200 steps, and its open episode."""
+    vector = BaseActionVectorEnv([PointEnv(episode_length=200)], NoBasePolicy(7))
+    env = InfosPerEnv(vector)
+    observation, _ = env.reset(seed=seed)
+    rng = np.random.default_rng(seed)
+    person = None
+    if with_person:
+        options = InterventionConfig(device="scripted", patience_steps=10**6)
+        person = ScriptedPerson(make_helper(vector.envs), 1, options, rng)
+    actor: Any = Still()
+    space = vector.group.action_space
+    params = ResidualSACParams(use_probing=False)
+    return env, Streams(
+        observation, space, params, actor, rng, False, intervenor=person, env=vector
+    )
+
+
+def stepping_overhead(blocks: int, steps: int, seed: int = 0) -> float:
+    """Milliseconds that a person with hands off adds to one step."""
+    request = SampleRequest(1, intervene=True)
+    contestants = {person: open_streams(person, seed) for person in (False, True)}
+    added = []
+    for _ in range(blocks):
+        taken = {}
+        for person, (env, streams) in contestants.items():
+            finished = FinishedEpisodes()
+            began = time.perf_counter()
+            for _ in range(steps):
+                streams.step(env.step, request, 0, finished)
+            taken[person] = time.perf_counter() - began
+        added.append(1000 * (taken[True] - taken[False]) / steps)
+    return round(statistics.median(added[1:]), 4)
+
+
+def rows_of(run: pathlib.Path) -> list[dict[str, Any]]:
+    """The metrics of a run."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def steps_to(rows: list[dict[str, Any]], key: str) -> int | None:
+    """Environment steps of the first evaluation that reaches the threshold."""
+    reached = [row["env_steps"] for row in rows if row.get(key, 0.0) >= REACHED]
+    return min(reached, default=None)
+
+
+def compare(helped: pathlib.Path, alone: pathlib.Path) -> dict[str, float | None]:
+    """The figures of two runs."""
+    rows = rows_of(helped)
+    shares = [r["train/intervention_share"] for r in rows if "train/intervention_share" in r]
+    tenth = max(1, len(shares) // 10)
+    to = [steps_to(r, "eval/residual_success") for r in (rows, rows_of(alone))]
+    return {
+        "intervention_share_first": round(statistics.fmean(shares[:tenth]), 4) if shares else None,
+        "intervention_share_last": round(statistics.fmean(shares[-tenth:]), 4) if shares else None,
+        "steps_to_90_ratio": round(to[0] / to[1], 3) if to[0] and to[1] else None,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--helped", type=pathlib.Path, help="run with a person")
+    parser.add_argument("--alone", type=pathlib.Path, help="the same run without")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    measured: dict[str, Any] = {
+        "stepping_overhead_ms": stepping_overhead(arguments.blocks, arguments.steps)
+    }
+    if arguments.helped and arguments.alone:
+        measured |= compare(arguments.helped, arguments.alone)
+    if arguments.json:
+        print(json.dumps(measured))
+    else:
+        for name, value in measured.items():
+            print(f"{name:26}{value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""The commands of docs/human.md are read as they stand there."""
+
+import pathlib
+import shlex
+
+import pytest
+import yaml
+
+from pld_ray.cli import main
+from pld_ray.config import TrainConfig
+from pld_ray.config.file import config_path, load_config
+from pld_ray.rollout.keyboard import GRIPS, LET_GO, MOTIONS, PAUSE
+
+PAGE = (pathlib.Path(__file__).parents[2] / "docs/human.md").read_text()
+COMMANDS = [shlex.split(line)[1:] for line in PAGE.splitlines() if line.startswith("pld-ray ")]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command_is_one_that_we_have(command, capsys, tmp_path):
+    name, *flags = command
+    if name == "show":  # of a run that one of the other commands makes
+        assert f"--output_dir={flags[0]}" in PAGE
+        return
+    assert main([name, *flags, "--print_config"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    device = config["intervention"]["device"]
+    assert any(flag.endswith(f"device={device}") for flag in flags)
+    if device == "keyboard":
+        assert config["runners"]["num_env_runners"] == 0
+    if preset := config_path(flags):
+        stated = load_config(TrainConfig, [f"--config_path={preset}"]).algorithm
+        assert config["algorithm"]["gamma"] == stated.gamma
+
+
+def test_every_key_of_the_keyboard_is_on_the_page():
+    for key in (*MOTIONS, *GRIPS, LET_GO, PAUSE, "0"):
+        assert f"`{key}`" in PAGE
+
+
+def test_a_device_of_a_recording_is_checked(capsys):
+    assert main(["collect", "--root=x", "--device=mouse", "--print_config"]) == 2
+    assert "intervention.device='mouse': must be none" in capsys.readouterr().err
