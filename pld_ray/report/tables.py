@@ -7,6 +7,7 @@ import io
 import math
 from typing import Any
 
+from pld_ray.report.runs import ASSISTED_SUCCESS, INTERVENTION_SHARE
 from pld_ray.report.summary import PointSummary, RunSummary, Summary
 
 TRIAL_COLUMNS = (
@@ -19,6 +20,8 @@ TRIAL_COLUMNS = (
     "final_success",
     "final_on",
     "best_validation_success",
+    "assisted_success",
+    "intervention_share",
     "steps_to_threshold",
     "wall_s",
     "steps_per_s",
@@ -56,6 +59,8 @@ def trial_row(run: RunSummary, point: str) -> dict[str, Any]:
         run.final,
         held if run.final is not None else None,
         run.best,
+        run.run.last(ASSISTED_SUCCESS),
+        run.run.last(INTERVENTION_SHARE),
         _reached(run.steps_to_threshold),
         run.wall_s,
         run.steps_per_s,

@@ -74,3 +74,15 @@ def test_sparse_rows_are_drawn(tmp_path, data, recwarn):
 def test_series_takes_what_is_there():
     data = [{"env_steps": 1, "a": 2}, {"env_steps": 2}, {"env_steps": 3, "a": float("inf")}]
     assert series(data, "a") == ([1], [2.0])
+
+
+def test_the_steps_of_a_person_are_an_area(tmp_path):
+    """Half of the steps fill the lower half of the panel with their colour."""
+
+    def filled(share: float) -> int:
+        data = [{"env_steps": s, "train/intervention_share": share} for s in (0, 5000, 10000)]
+        image = picture(tmp_path, data)[:400, :700]
+        red, green, blue = (image[..., channel] for channel in range(3))
+        return int(((red > green + 10) & (green > blue + 5)).sum())
+
+    assert filled(0.8) > 1.5 * filled(0.4) > 0

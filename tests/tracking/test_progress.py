@@ -118,3 +118,12 @@ def test_no_time_is_left_when_the_last_iteration_overshoots(clock):
         clock[0] += 10
         progress.update(env_steps=10_300)
         assert progress.left_s == 0
+
+
+def test_a_person_is_shown_from_the_first_intervention_on(clock):
+    stream = io.StringIO()
+    with make(clock, stream) as progress:
+        progress.update(phase="online", train_success=0.5)
+        assert "person" not in stream.getvalue()
+        progress.update(phase="evaluate", intervention_share=0.25, assisted_success=1.0)
+    assert "person 25% of the steps, assisted success 100%" in stream.getvalue()
