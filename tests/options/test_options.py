@@ -151,6 +151,7 @@ def test_every_option_says_its_meaning_and_its_range(field):
 NOT_KEYS = {
     *("pld_tabletop", "q_out_of_bound", "log_prob", "mc_return", "alpha_c", "tau_c"),
     *("torch.compile", "spatial_embeddings", "in_process", "aot_eager"),
+    *("keyboard_ee", "no_progress"),
 }
 """Names in the texts that are no keys: suites, figures, choices, symbols."""
 
