@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from pld_ray.cli import main
 from pld_ray.config import TrainConfig
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in, recording_of
@@ -124,13 +123,3 @@ def test_each_episode_once_however_often_the_run_is_killed(config, algorithm):
     assert columns[-1]["residual"].all()  # probing is not stored
     demos = [e for _, _, e in episodes_in(str(run.path / "demo_buffer"), WANTED)]
     assert [bool(episode["success"].any()) for episode in demos] == [True, True]
-
-
-def test_a_run_is_dumped_to_its_end_and_learnt_from_again(tmp_path, capsys):
-    run = tmp_path / "run"
-    assert main(["train", *FLAGS, "--total_steps=1200", f"--output_dir={run}"]) == 0
-    assert max(int(d.root.name) for d in open_datasets(run / "buffer")) >= 1200
-    argv = ["train", *FLAGS, f"--demo_path={run / 'buffer'}", f"--output_dir={tmp_path / 'next'}"]
-    assert main([*argv, "--dry_run", "--demo_episodes=all"]) == 0, capsys.readouterr().err
-    demo = f"--demo_path={run / 'demo_buffer'}"
-    assert main([*argv, demo, "--total_steps=300", "--demo_episodes=all"]) == 0
