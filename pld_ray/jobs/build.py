@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -130,7 +131,7 @@ def check_demonstrations(config: TrainConfig, wanted: Wanted) -> None:
         DataError: naming dataset and episode.
     """
     params = config.algorithm
-    capacity = params.offline_capacity // max(1, config.runners.num_learners)
+    capacity = math.ceil(params.offline_capacity / max(1, config.runners.num_learners))
     only_successes = config.demo_episodes == "successes"
     for path in config.demo_path:
         for dataset in open_datasets(path):
