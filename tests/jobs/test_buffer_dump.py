@@ -8,6 +8,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+from picture_env import CAMERA, picture
 
 from pld_ray.config import TrainConfig
 from pld_ray.data.dataset import open_datasets
@@ -19,7 +20,7 @@ from pld_ray.runs.run_dir import RunDir
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 POINT = {
-    "env.entry_point": "envs.point:PointEnv",
+    "env.entry_point": "picture_env:PictureEnv",
     "env.kwargs": "{episode_length: 20, side: 0.15}",
     "policy.type": "none",
     "runners.num_env_runners": 1,
@@ -121,5 +122,10 @@ def test_each_episode_once_however_often_the_run_is_killed(config, algorithm):
     assert about["base_policy"]["fingerprint"]
     columns = [d.columns(["residual", "next.success", "next.done"]) for d in datasets]
     assert columns[-1]["residual"].all()  # probing is not stored
+    for dataset in (datasets[0], datasets[-1]):
+        length = int(dataset.lengths[0])
+        states = dataset.columns(["observation.state"])["observation.state"][:length]
+        images = dataset.images(0, CAMERA, range(length))
+        assert np.array_equal(images, [picture(state) for state in states])
     demos = [e for _, _, e in episodes_in(str(run.path / "demo_buffer"), WANTED)]
     assert [bool(episode["success"].any()) for episode in demos] == [True, True]
