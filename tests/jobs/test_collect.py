@@ -151,7 +151,7 @@ def test_a_dataset_of_another_environment_is_refused_before_anything_starts(sett
     finally:
         info.write_text(text)
     with pytest.raises(ConfigError, match="is no LeRobotDataset"):
-        check_environment(dataclasses.replace(settings, demo_path=[str(dataset.parent)]))
+        check_environment(dataclasses.replace(settings, demo_path=[str(dataset / "data")]))
 
 
 def test_a_finished_recording_is_left_alone(settings, dataset):
