@@ -22,22 +22,29 @@ class Parser(argparse.ArgumentParser):
         meaning: what it does; each line is a paragraph.
         takes_settings: there is a configuration, which `--print_config` prints and whose keys
             `--explain` explains; what is not declared here is left for it, in `settings`.
+        config_class: of that configuration, see `configuration`.
     """
 
-    def __init__(self, command: str, meaning: str = "", takes_settings: bool = False) -> None:
+    def __init__(
+        self,
+        command: str,
+        meaning: str = "",
+        takes_settings: bool = False,
+        config_class: str = "TrainConfig",
+    ) -> None:
         super().__init__(
             prog=f"pld-ray {command}",
             description=meaning,
             allow_abbrev=False,
             formatter_class=HelpFormatter,
         )
-        self.takes_settings = takes_settings
+        self.takes_settings, self.config_class = takes_settings, config_class
         if takes_settings:
             self.switch("print_config", "print the complete configuration and stop")
             explain = self.value(
                 "explain", "KEY", "say what a key, or a group's keys, mean and stop"
             )
-            explain.completer = configuration_keys
+            explain.completer = self.configuration_keys
 
     def positional(self, name: str, meaning: str, count: str | None = None) -> Any:
         """What is given without a flag, shown in capitals; `count` is argparse's `nargs`."""
@@ -98,6 +105,12 @@ class Parser(argparse.ArgumentParser):
             unknown = [arg for arg in rest if arg.startswith("-")] or rest
             self.error(f"{' '.join(unknown)[:200]} is none of its {self.kind(unknown[0])}")
         return found
+
+    def configuration_keys(self, **_: Any) -> list[str]:
+        """Every key and group of the command's configuration."""
+        from pld_ray.config.explain import config_fields
+
+        return list(config_fields(configuration(self.config_class)))
 
     def kind(self, arg: str) -> str:
         """What someone wanted to give."""
@@ -192,8 +205,9 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def configuration_keys(**_: Any) -> list[str]:
-    """Every key and group of a run's configuration."""
-    from pld_ray.config.explain import config_fields
+def configuration(name: str) -> Any:
+    """The class of a command's configuration by its name, imported only when it is asked for."""
+    from pld_ray.config import TrainConfig
+    from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 
-    return list(config_fields())
+    return ACRLPDTrainConfig if name == ACRLPDTrainConfig.__name__ else TrainConfig

@@ -12,7 +12,7 @@ from typing import Any
 import argcomplete
 import argcomplete.io
 
-from pld_ray.cli.arguments import Parser
+from pld_ray.cli.arguments import Parser, configuration
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -56,10 +56,9 @@ def with_settings(parser: Parser, command: str) -> Parser:
     """Declare every key of the command's configuration too, as its fields say."""
     if not parser.takes_settings:
         return parser
-    from pld_ray.config import TrainConfig
     from pld_ray.options import choices_of, fields_of
 
-    config_class: type = TrainConfig
+    config_class: type = configuration(parser.config_class)
     if command == "sweep":
         from pld_ray.sweep.config import SweepConfig as config_class
     else:

@@ -9,10 +9,12 @@ import os
 import sys
 from typing import Any
 
+from pld_ray.cli.arguments import configuration
 from pld_ray.errors import user_error
 
 COMMANDS = {
     "train": "collect, train and evaluate a residual on a frozen base policy",
+    "acrlpd": "improve a policy over action chunks: from demonstrations, then online (Q-chunking)",
     "pretrain": "collect base-policy data and initialise the critic on it (Cal-QL), then stop",
     "eval": "evaluate a checkpoint: base and base + residual on the same init states",
     "sweep": "train many configurations and seeds from one file, on Ray Tune",
@@ -96,7 +98,7 @@ def run_command(module: Any, args: list[str]) -> int:
         if parser.takes_settings:
             from pld_ray.config.explain import list_groups
 
-            print(f"\n{list_groups()}")
+            print(f"\n{list_groups(configuration(parser.config_class))}")
         return 0
     from pld_ray.config.credentials import refuse_password
 
@@ -106,7 +108,7 @@ def run_command(module: Any, args: list[str]) -> int:
     if getattr(found, "explain", None) is not None:
         from pld_ray.config.explain import explain
 
-        print(explain(found.explain))
+        print(explain(found.explain, configuration(parser.config_class)))
         return 0
     return int(module.run(found))
 

@@ -20,6 +20,7 @@ FIGURES = (
     "updates",
     "learner/critic_loss",
     "learner/actor_loss",
+    "learner/flow_loss",
     "learner/q_mean",
     "learner/alpha",
     "replay/online",
@@ -90,9 +91,9 @@ def changed_settings(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Dotted key -> `value` and `default`, where the two differ; keys of today's version only."""
     from dataclasses import asdict
 
-    from pld_ray.config import TrainConfig
+    from pld_ray.config.acrlpd_train import config_class_of
 
-    defaults = flatten(asdict(TrainConfig()))
+    defaults = flatten(asdict(config_class_of(config)()))
     return {
         key: {"value": value, "default": defaults.get(key)}
         for key, value in flatten(config).items()

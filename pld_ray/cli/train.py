@@ -6,20 +6,26 @@ import argparse
 import pathlib
 from typing import TYPE_CHECKING
 
-from pld_ray.cli.arguments import Parser
+from pld_ray.cli.arguments import Parser, configuration
 from pld_ray.jobs.start_up import StartUp
 
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
 
 
-def parser() -> Parser:
-    """The arguments of the command."""
+def parser(command: str = "train", config_class: str = "TrainConfig") -> Parser:
+    """The arguments of the command, or of one that trains another algorithm.
+
+    Args:
+        command: its name.
+        config_class: see `arguments.configuration`.
+    """
     parser = Parser(
-        "train",
+        command,
         "Any dotted key of the configuration is a flag, such as --algorithm.utd=2; "
         "--config_path=FILE.yaml, or the name of a shipped preset, sets many.",
         takes_settings=True,
+        config_class=config_class,
     )
     parser.value("resume", "RUN_DIR", "continue a run from its newest checkpoint that is whole")
     parser.value("checkpoint", "NAME", "with --resume: from this one of RUN_DIR/checkpoints")
@@ -28,20 +34,20 @@ def parser() -> Parser:
     return parser
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, config_class: str = "TrainConfig") -> int:
     """Train, or print or check a configuration."""
     with StartUp() as start:
-        return configured(args, start)
+        return configured(args, start, config_class)
 
 
-def configured(args: argparse.Namespace, start: StartUp) -> int:
+def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> int:
     """`run`, whose steps `start` shows."""
     resume, checkpoint = args.resume, args.checkpoint
     if resume is not None:
         start.left = f"continue with pld-ray train --resume={resume}"
     if not (args.print_config or args.dry_run):
         start.step("configuration")
-    from pld_ray.config import ConfigError, TrainConfig
+    from pld_ray.config import ConfigError
     from pld_ray.config.file import config_path, dump_config, load_config
     from pld_ray.runs.run_dir import RunDir
 
@@ -49,7 +55,7 @@ def configured(args: argparse.Namespace, start: StartUp) -> int:
         raise ConfigError("--checkpoint=NAME and --trust go with --resume=RUN_DIR")
     preset = path.stem if (path := config_path(args.settings)) else "default"
     if resume is None:
-        config = load_config(TrainConfig, args.settings)
+        config = load_config(configuration(config_class), args.settings)
     else:
         config = resumed_config(resume, args.settings, args.trust)
     if args.print_config:
@@ -72,8 +78,9 @@ def configured(args: argparse.Namespace, start: StartUp) -> int:
     if "residual_success" in summary:
         folder = RunDir(resume or config.output_dir).path
         base, residual = summary["base_success"], summary["residual_success"]
+        learnt = "base + residual" if config.policy.type != "none" else "learnt policy"
         print(
-            f"base {base:.0%} -> base + residual {residual:.0%} on {summary['n_episodes']} held "
+            f"base {base:.0%} -> {learnt} {residual:.0%} on {summary['n_episodes']} held "
             f"init states, {summary['env_steps']} environment steps, "
             f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
             f"next: pld-ray show {folder}\n"
@@ -85,7 +92,7 @@ def configured(args: argparse.Namespace, start: StartUp) -> int:
 
 def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig:
     """The configuration of a run that goes on, which may be to last longer."""
-    from pld_ray.config import ConfigError, TrainConfig
+    from pld_ray.config import ConfigError
     from pld_ray.config.file import load_config
     from pld_ray.runs.run_dir import RunDir
     from pld_ray.runs.trust import check_trusted
@@ -99,7 +106,7 @@ def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig
     config = RunDir(resume).load_config()
     check_trusted(config, RunDir(resume).path / "config.yaml", trust)
     if settings:
-        config.total_steps = load_config(TrainConfig, settings).total_steps
+        config.total_steps = load_config(type(config), settings).total_steps
     return config
 
 

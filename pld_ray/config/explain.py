@@ -15,29 +15,30 @@ from pld_ray.options import Field, choices_of, fields_of, type_name
 WIDTH = 88
 
 
-def explain(key: str) -> str:
+def explain(key: str, config_class: Any = TrainConfig) -> str:
     """The text about a key, or a group's keys with the beginning of each text.
 
     Args:
         key: dotted, with or without `--`; or what another source calls it.
+        config_class: of the command's configuration.
 
     Raises:
         ConfigError: there is no such key; the closest one is named.
     """
-    fields, given = config_fields(), key.removeprefix("--")
+    fields, given = config_fields(config_class), key.removeprefix("--")
     key = given if given in fields else our_key(given, fields) or given
     if key != given:
-        return f"{given} is {key} here.\n\n{explain(key)}"
-    check_key(key, field_names(TrainConfig), "key ")
+        return f"{given} is {key} here.\n\n{explain(key, config_class)}"
+    check_key(key, field_names(config_class), "key ")
     if key not in fields:  # below a mapping, such as env.kwargs.size
         key = max((name for name in fields if key.startswith(f"{name}.")), key=len)
     found = fields[key]
     return _group_text(found, fields) if found.is_group else _field_text(found)
 
 
-def list_groups() -> str:
+def list_groups(config_class: Any = TrainConfig) -> str:
     """Every group of the configuration with its meaning, and the keys outside of groups."""
-    top = [field for key, field in config_fields().items() if "." not in key]
+    top = [field for key, field in config_fields(config_class).items() if "." not in key]
     width = max(len(field.key) for field in top)
     room = WIDTH - width - 4
     lines = [
@@ -51,9 +52,9 @@ def list_groups() -> str:
 
 
 @functools.cache
-def config_fields() -> dict[str, Field]:
-    """Every key and group of `TrainConfig`, in the order of the source."""
-    return {found.key: found for found in fields_of(TrainConfig)}
+def config_fields(config_class: Any = TrainConfig) -> dict[str, Field]:
+    """Every key and group of a configuration, in the order of the source."""
+    return {found.key: found for found in fields_of(config_class)}
 
 
 def presets_with(key: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pld_ray.options import check_options
 
 if TYPE_CHECKING:
+    from pld_ray.config.learner import LearnerParams
     from pld_ray.config.residual_sac import ResidualSACParams
 
 
@@ -18,12 +19,13 @@ def validate_params(params: ResidualSACParams) -> None:
     check_options(params, "algorithm.")
     check_phases(params)
     check_critic(params)
+    check_actor(params)
     check_entropy_target(params)
     check_gripper(params)
     check_encoder(params)
 
 
-def need_field(params: ResidualSACParams, ok: bool, name: str, accepted: str) -> None:
+def need_field(params: LearnerParams, ok: bool, name: str, accepted: str) -> None:
     """Raise ValueError naming the field, its value and what is accepted."""
     if not ok:
         raise ValueError(f"algorithm.{name}={getattr(params, name)!r}: must be {accepted}")
@@ -56,7 +58,7 @@ def check_phases(params: ResidualSACParams) -> None:
     )
 
 
-def check_critic(params: ResidualSACParams) -> None:
+def check_critic(params: LearnerParams) -> None:
     """Bounds that bound each other."""
     need = partial(need_field, params)
     need(
@@ -66,6 +68,11 @@ def check_critic(params: ResidualSACParams) -> None:
     )
     low, high = params.value_range
     need(low < high, "value_range", "[lowest return, highest return]")
+
+
+def check_actor(params: ResidualSACParams) -> None:
+    """Bounds of the Gaussian."""
+    need = partial(need_field, params)
     need(params.log_std_min < params.log_std_max, "log_std_min", "below log_std_max")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.options import check_paths
 
 
@@ -12,6 +13,11 @@ def check_start(config: TrainConfig) -> None:
     Raises:
         ConfigError: naming the setting.
     """
+    if isinstance(config, ACRLPDTrainConfig) and not config.demo_path:
+        raise ConfigError(
+            "pld-ray acrlpd learns from demonstrations first: name a LeRobotDataset with "
+            "--demo_path=DIR (pld-ray collect records one)"
+        )
     try:
         check_paths(config)
         if config.env.entry_point is None:

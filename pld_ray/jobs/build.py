@@ -1,4 +1,4 @@
-"""From a `TrainConfig` to a running `ResidualSAC`."""
+"""From a `TrainConfig` to a running algorithm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import os
 import pathlib
 import re
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,18 +18,14 @@ from scipy.signal import lfilter
 
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
-from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.pretrained import check_pretrained
-from pld_ray.algorithm.residual.stored_columns import (
+from pld_ray.algorithm.stored_columns import (
     ReturnRangeError,
     check_returns,
-    replay_schema,
     with_scaled_reward,
 )
-from pld_ray.columns import VECTOR_KEYS
+from pld_ray.columns import SUCCESS, VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
 from pld_ray.config.start_check import check_start
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, check_fits, episodes_in
@@ -38,11 +33,11 @@ from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.jobs.cluster import quiet_ray
 from pld_ray.jobs.recording import frames_per_second
-from pld_ray.networks.encoders import image_shapes
 from pld_ray.replay import FrameRing
-from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.collection import collection_identity
-from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig, ResidualSACConfig
+from pld_ray.rllib.of_run import algorithm_config
+from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.entry_point import make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
 from pld_ray.rollout.make_intervenor import check_intervention
@@ -81,7 +76,9 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
     try:
         if config.pretrained_critic is not None:
             check_pretrained(config.pretrained_critic)
-        OfflineCache(offline_cache_folder(config), {}).check_writable()
+        algorithm = algorithm_config(config)
+        if algorithm.collects:
+            OfflineCache(offline_cache_folder(config), {}).check_writable()
         env = open_environment(config)
         if config.env.entry_point is None and config.env.suite.startswith("libero_"):
             resolve_assets(config.env.suite, config.env.assets)
@@ -91,40 +88,32 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         observations, actions = check_policy_matches(
             policy, env.observation_space, env.action_space
         )
-        cameras = [*image_shapes(observations, config.algorithm), *policy.input_features]
-        env_config = ResidualSACConfig.of_run(config).env_config
-        wanted = wanted_of(observations, actions, cameras, env_config)
-        check_demonstrations(config, wanted)
+        cameras = [*algorithm.cameras(observations), *policy.input_features]
+        wanted = wanted_of(observations, actions, cameras, algorithm.env_config)
+        check_demonstrations(config, algorithm, wanted)
         if config.norm_stats is not None:
             Normalizer.of_state(config.norm_stats, wanted)
         if config.dump_interval:
             frames_per_second(config)
         check_intervention(config.intervention, env)
-        check_grippers(config.algorithm, getattr(env, "gripper_dims", ()))
-        check_action_bounds(config.algorithm, actions.low.tolist(), actions.high.tolist())
+        algorithm.check_environment(env, actions)
         needed = config.evaluation.held_states + config.evaluation.validation_states
         if needed > env.num_init_states:
             raise ConfigError(
                 f"evaluation.held_states + evaluation.validation_states = {needed}, but "
                 f"{config.env.task} has {env.num_init_states} stored init states"
             )
-        dims = config.algorithm.residual_dims
-        if dims and (len(dims),) != actions.shape:
-            raise ConfigError(
-                f"algorithm.residual_dims has {len(dims)} factors but the action has "
-                f"{actions.shape[0]} dimensions"
-            )
         env.close()
         spaces = with_base_policy(policy, observations, actions)
         check_network_memory(config, spaces)
-        replay_bytes = predict_replay_bytes(config.algorithm, spaces, actions)
+        replay_bytes = predict_replay_bytes(algorithm, spaces, actions)
         check_memory(config, replay_bytes)
         return replay_bytes
     except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
         raise ConfigError(str(error)) from error
 
 
-def check_demonstrations(config: TrainConfig, wanted: Wanted) -> None:
+def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted: Wanted) -> None:
     """Read the vectors of all demonstrations, and refuse what the replay would not take.
 
     Raises:
@@ -133,6 +122,7 @@ def check_demonstrations(config: TrainConfig, wanted: Wanted) -> None:
     params = config.algorithm
     capacity = math.ceil(params.offline_capacity / max(1, config.runners.num_learners))
     only_successes = config.demo_episodes == "successes"
+    facts = []
     for path in config.demo_path:
         for dataset in open_datasets(path):
             check_fits(dataset, wanted)
@@ -140,6 +130,7 @@ def check_demonstrations(config: TrainConfig, wanted: Wanted) -> None:
         for dataset, index, episode in episodes:
             where = f"{dataset.root}, episode {index}"
             length = len(episode["reward"]) - 1
+            facts.append(EpisodeFacts(where, length, bool(episode[SUCCESS].any())))
             if length >= capacity:
                 raise DataError(
                     f"{where} has {length} transitions and the offline replay of a learner holds "
@@ -153,6 +144,7 @@ def check_demonstrations(config: TrainConfig, wanted: Wanted) -> None:
                     check_returns(torch.from_numpy(returns), params.value_range)
                 except ReturnRangeError as error:
                     raise DataError(f"{where}: {error}") from None
+    algorithm.check_demonstrations(facts)
 
 
 def open_environment(config: TrainConfig) -> Any:
@@ -195,17 +187,16 @@ def machine_memory() -> int:
 
 
 def predict_replay_bytes(
-    params: ResidualSACParams, spaces: gym.spaces.Dict, actions: gym.spaces.Box
+    algorithm: OffPolicyConfig, spaces: gym.spaces.Dict, actions: gym.spaces.Box
 ) -> dict[str, int]:
     """Bytes of the `online` and `offline` ring when they are full, images or features included.
 
     Args:
-        params: capacities and the vision encoder.
+        algorithm: capacities, and what is stored.
         spaces: observations with the base policy's part.
         actions: the action space.
     """
-    untold = replace(params, task_embedding="none")
-    schema = replay_schema(ResidualNetworks.of_spaces(spaces, actions, untold), spaces, actions)
+    schema, params = algorithm.replay_schema(spaces, actions), algorithm.learner_params()
     return {
         "online": FrameRing.predict_nbytes(schema, params.online_capacity),
         "offline": FrameRing.predict_nbytes(schema, params.offline_capacity),
@@ -227,10 +218,10 @@ def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
         )
 
 
-def build_algorithm(config: TrainConfig) -> ResidualSAC:
+def build_algorithm(config: TrainConfig) -> OffPolicy:
     """Build the algorithm; Ray must be running."""
     quiet_ray()
-    built = ResidualSACConfig.of_run(config).training(
-        offline_cache=str(offline_cache_folder(config))
-    )
+    built = algorithm_config(config)
+    if built.collects:
+        built.training(offline_cache=str(offline_cache_folder(config)))
     return built.build_algo()

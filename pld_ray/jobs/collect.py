@@ -16,7 +16,7 @@ from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
 from pld_ray.jobs.evaluate import load_whole
 from pld_ray.jobs.recording import recording_of
-from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
 
 MAX_BARREN = 200
@@ -109,7 +109,7 @@ def collect(
 
 
 def record(
-    algorithm: ResidualSAC,
+    algorithm: OffPolicy,
     writer: EpisodeWriter,
     goal: Goal,
     actor: Actor,

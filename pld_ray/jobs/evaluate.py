@@ -16,7 +16,7 @@ from pld_ray.evaluation.video import Film
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
-from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.run_dir import older_checkpoint, run_of_checkpoint
 from pld_ray.runs.trust import check_trusted
 
@@ -99,7 +99,7 @@ def evaluate_checkpoint(
     }
 
 
-def load_whole(algorithm: ResidualSAC, checkpoint: pathlib.Path) -> None:
+def load_whole(algorithm: OffPolicy, checkpoint: pathlib.Path) -> None:
     """Load a checkpoint.
 
     Raises:

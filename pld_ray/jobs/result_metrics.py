@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.off_policy import OffPolicy
 
 POOL_COUNTS = ("requests", "retries", "deadline_misses", "restarts")
 LEARNER_KEYS = (
@@ -23,6 +23,11 @@ LEARNER_KEYS = (
     "actor_grad_norm",
     "discrete_critic_loss",
     "discrete_q_mean",
+    "flow_loss",
+    "flow_grad_norm",
+    "one_step_loss",
+    "one_step_grad_norm",
+    "positive_share",
 )
 
 
@@ -71,8 +76,8 @@ def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float)
 
 
-def record_initialization(algorithm: ResidualSAC, record: Any) -> None:
+def record_initialization(algorithm: OffPolicy, record: Any) -> None:
     """Hand the figures of the Cal-QL initialisation to `record` as `calql/...`; forget them."""
-    for row in algorithm.calql_rows:
+    for row in algorithm.initialization_rows:
         record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
-    algorithm.calql_rows = []
+    algorithm.initialization_rows = []

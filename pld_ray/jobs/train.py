@@ -17,8 +17,8 @@ from pld_ray.jobs.cluster import check_cluster, start_ray
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
-from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.learners import LearnerLostError
+from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.run_dir import RunDir, RunError, os_reason
 from pld_ray.runs.status import FINISHED, INTERRUPTED, failure_reason
 from pld_ray.runs.trust import check_trusted, remember
@@ -153,7 +153,7 @@ class _Job:
         self, config: TrainConfig, run: RunDir, tracker: MlflowRun | None, logger: logging.Logger
     ) -> None:
         self.config, self.run_dir, self.tracker, self.logger = config, run, tracker, logger
-        self._algorithm: ResidualSAC | None = None
+        self._algorithm: OffPolicy | None = None
         self._loop: TrainingLoop | None = None
 
     @property

@@ -20,7 +20,7 @@ from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import flatten_result, pool_figures, record_initialization
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.stop_request import StopRequest
-from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import (
     CONFIG_FILE,
@@ -47,7 +47,7 @@ class TrainingLoop:
         self,
         config: TrainConfig,
         run: RunDir,
-        algorithm: ResidualSAC,
+        algorithm: OffPolicy,
         tracker: MlflowRun | None,
         logger: Any,
     ) -> None:
@@ -156,18 +156,20 @@ class TrainingLoop:
         return self.algorithm.env_steps >= self.config.total_steps
 
     def prepare(self, progress: TrainProgress | None = None) -> None:
-        """Evaluate the base policy on the held init states, unless a restored state knows it."""
-        if self.state.base_rows:
+        """Evaluate the base policy on the held init states, once it is there to be evaluated."""
+        if self.state.base_rows or not self.algorithm.has_base:
             return
         show(progress, phase="base policy")
-        episodes = self.algorithm.evaluate_base(self.held_states)
-        self.state.base_rows = [asdict(episode) for episode in episodes]
-        base = success_rate(episodes)
-        self.record({"eval/base_success": base, "eval/n_episodes": len(self.held_states)})
-        show(progress, base_success=base)
+        found = self.algorithm.evaluate_start(self.held_states)
+        self.state.base_rows = [asdict(episode) for episode in found["base"]]
+        rates = {name: success_rate(episodes) for name, episodes in found.items()}
+        row = {f"eval/{name}_success": rate for name, rate in rates.items()}
+        self.record({**row, "eval/n_episodes": len(self.held_states)})
+        show(progress, base_success=rates["base"])
 
     def iterate(self, progress: TrainProgress | None = None) -> dict[str, Any]:
         """One training step, an evaluation and a checkpoint when they are due; its figures."""
+        self.prepare(progress)
         algorithm = self.algorithm
         clock = time.monotonic()
         result = algorithm.train()

@@ -8,7 +8,7 @@ are. Nothing here imports what takes time.
 
 from pld_ray.options.check import check_options, check_paths, fits, unfit, values_of
 from pld_ray.options.convert import as_type, from_text
-from pld_ray.options.declare import Field, Option, fields_of, option, without_none
+from pld_ray.options.declare import Field, Option, fields_of, option, with_default, without_none
 from pld_ray.options.describe import accepted, choices_of, shown, type_name
 
 __all__ = [
@@ -27,5 +27,6 @@ __all__ = [
     "type_name",
     "unfit",
     "values_of",
+    "with_default",
     "without_none",
 ]

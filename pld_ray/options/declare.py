@@ -70,6 +70,12 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def with_default(owner: type, name: str, default: Any) -> Any:
+    """The option `name` of a dataclass with another default, for a subclass of it."""
+    declared = owner.__dataclass_fields__[name].metadata["option"]  # type: ignore[attr-defined]
+    return option(default, **vars(declared))
+
+
 @dataclass(frozen=True)
 class Field:
     """One option of a configuration, or one of its groups."""

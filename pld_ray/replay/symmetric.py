@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -52,6 +54,24 @@ class SymmetricReplay:
             self.online.draw(batch_size - num_offline, n_step, gamma),
         ]
         return PackedBatch.join(halves).unpack(schema)
+
+    def sample_windows(
+        self, batch_size: int, horizon: int, gamma: float, positive_share: float, tail: str
+    ) -> dict[str, Tensor]:
+        """Half of the windows offline, half online, as `sample`; see `ChunkRing.sample_windows`.
+
+        Both rings must be ChunkRings.
+        """
+        rings: list[Any] = [ring for ring in (self.offline, self.online) if len(ring)]
+        rings = rings or [self.online]  # which then says that it is empty
+        sizes = [batch_size] if len(rings) == 1 else [batch_size // 2, -(-batch_size // 2)]
+        parts = [
+            ring.sample_windows(size, horizon, gamma, positive_share, tail)
+            for ring, size in zip(rings, sizes, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
     def observations(self) -> Tensor:
         """Observation vectors of all that may be sampled [len(self), D], offline first."""

@@ -1,55 +1,24 @@
-"""`ResidualSAC`: training_step = sample -> feed -> update -> publish."""
+"""`ResidualSAC`: a residual on a frozen base policy."""
 
 from __future__ import annotations
 
-import pathlib
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import ray
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.env.env_runner_group import EnvRunnerGroup
-from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
-
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
-from pld_ray.errors import user_error
-from pld_ray.evaluation.play import EpisodeResult, success_rate
-from pld_ray.evaluation.requests import Contestant, Evaluation
-from pld_ray.evaluation.video import Film
-from pld_ray.files.manifest import CheckpointError, write_manifest
-from pld_ray.files.state_tree import StateFileError
-from pld_ray.replay.storage import ReplayFileError
-from pld_ray.rllib.asynchronous import AsynchronousLoop
 from pld_ray.rllib.collection import BaseCollection
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.learners import Learners
-from pld_ray.rllib.progress import Progress, read_progress
-from pld_ray.rllib.rounds import Rounds
-from pld_ray.rllib.runners import Runners, ask_one
-from pld_ray.rollout import factory
-from pld_ray.rollout.messages import PublishedWeights
-from pld_ray.runs.layout import PROGRESS_FILE
-
-if TYPE_CHECKING:
-    from pld_ray.pool import BasePolicyPool
+from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.rllib.progress import Progress
+from pld_ray.rllib.runners import Runners
 
 CALQL_SHARE = 200  # steps of one training step of the initialisation
 
 
-class ResidualSAC(Algorithm):
+class ResidualSAC(OffPolicy):
     """Residual soft actor-critic on a frozen base policy (seed 002; PLD).
 
     Phases: `collect` (base policy alone: successes into the offline ring, a plain rollout as the
     warm-up into the online ring), `calql` (the critic's initialisation on the offline ring, if
     asked for), then `online` (probing, base + residual, updates).
-
-    Attributes:
-        progress: all counters.
-        learners, runners: the processes, each kind as one.
-        collection, rounds, asynchronous: the loops; the last is None unless `sampling` asks for it.
-        calql_rows: metrics along the critic's initialisation; whoever reads them clears them.
     """
 
     config: ResidualSACConfig
@@ -58,252 +27,32 @@ class ResidualSAC(Algorithm):
     def get_default_config(cls) -> ResidualSACConfig:
         return ResidualSACConfig()
 
-    def setup(self, config: Any) -> None:
-        factory.register()
-        self.base_policy_pool = self._start_base_policy()
-        super().setup(config)
-        config, params = self.config, self.config.residual_sac_params()
-        schedule = ResidualScaleSchedule(params)
-        self.progress = Progress(schedule, config.utd, config.max_staleness)
-        self.learners = Learners(self.learner_group, self.metrics, self.logdir)
-        self.runners = Runners(self.env_runner_group, self.metrics, config)
-        parts = self.progress, self.learners, self.runners
-        self.collection = BaseCollection(config, *parts)
-        self.rounds = Rounds(config.sampling != "synchronous", *parts)
-        is_asynchronous = config.sampling == "asynchronous"
-        self.asynchronous = AsynchronousLoop(config, *parts) if is_asynchronous else None
-        self.calql_rows: list[dict[str, float]] = []
+    def make_schedule(self) -> ResidualScaleSchedule:
+        return ResidualScaleSchedule(self.config.learner_params())
 
-    @property
-    def phase(self) -> str:
-        """`collect`, `calql` or `online`."""
-        return self.progress.phase
+    def make_collection(
+        self, progress: Progress, learners: Learners, runners: Runners
+    ) -> BaseCollection:
+        return BaseCollection(self.config, progress, learners, runners)
 
-    @property
-    def env_steps(self) -> int:
-        """Environment steps so far."""
-        return self.progress.env_steps
-
-    @property
-    def updates(self) -> int:
-        """Critic updates of the online phase so far."""
-        return self.progress.updates
-
-    @property
-    def residual_scale(self) -> float:
-        """beta_t at this moment."""
-        return self.progress.residual_scale
-
-    def _start_base_policy(self) -> BasePolicyPool | None:
-        """Put the base policy, or the pool's client, where the runners look for it."""
-        config = self.config.copy(copy_frozen=False)
-        options, pool = config.base_policy_options, None
-        policy: Any = {"type": options.type, "path": options.path, **options.loader()}
-        if options.placement == "pool" and options.type != "none":
-            from pld_ray.pool import BasePolicyPool
-
-            pool = BasePolicyPool(config.pool_spec())
-            policy = pool.client()
-        config.env_config = {**config.env_config, "base_policy": policy}
-        if options.prefetch:
-            config.env_config["prefetch"] = True
-        config.freeze()
-        self.config = config
-        return pool
-
-    # --- one step --------------------------------------------------------------------------------
-
-    def training_step(self) -> None:
-        if self.phase == "collect":
-            if self.collection.step():
-                self._begin_learning()
-        elif self.phase == "calql":
-            self._initialize_critic()
-        elif self.asynchronous is not None:
-            self.asynchronous.step()
-        else:
-            self.rounds.step()
-
-    def initialize(self) -> None:
-        """Collection and the critic's initialisation alone."""
-        while self.phase != "online":
-            self.training_step()
-
-    def _begin_learning(self) -> None:
+    def begin_learning(self) -> None:
         """After the collection: initialise the critic, unless one was taken over, or go online."""
         if self.config.calql_steps and self.config.pretrained_critic is None:
             self.progress.phase = "calql"
         else:
-            self._begin_online()
+            self.begin_online()
 
-    def _initialize_critic(self) -> None:
+    def initialize_learner(self) -> None:
         """(20), (21): a share of the Cal-QL steps, at the schedule's final beta."""
         progress, wanted = self.progress, self.config.calql_steps
         steps = min(CALQL_SHARE, wanted - progress.calql_done)
         metrics = self.learners.initialize_critic(steps, self.config.residual_scale)
         progress.calql_done += steps
         row = {k: v for k, v in metrics.items() if k.startswith(("calql_", "q_"))}
-        self.calql_rows.append({"calql_steps": progress.calql_done, **row})
+        self.initialization_rows.append({"calql_steps": progress.calql_done, **row})
         if progress.calql_done >= wanted:
-            self._begin_online()
-
-    def _begin_online(self) -> None:
-        """The residual takes over from a fresh episode on every runner."""
-        self.progress.phase = "online"
-        self.learners.set_residual_scale(self.progress.residual_scale)
-        self._restart()
-
-    def _restart(self) -> None:
-        """Fresh episodes with the present weights; a resumed run does not repeat its episodes."""
-        progress = self.progress
-        if self.phase != "collect":
-            self.runners.restart((self.config.seed or 0) * 1_000_003 + progress.updates)
-        self.runners.publish(self.learners)
-        progress.published_updates = progress.updates
-        if self.asynchronous is not None and self.phase == "online":
-            self.asynchronous.start()
-
-    # --- evaluation ------------------------------------------------------------------------------
-
-    def evaluate_base(self, init_state_ids: list[int]) -> list[EpisodeResult]:
-        """Episodes of the base policy alone on these held init states."""
-        base = {"base": Contestant(residual=False)}
-        return self.start_evaluation(init_state_ids, base).wait()["base"]
-
-    def evaluate_residual(
-        self, init_state_ids: list[int], residual_scale: float | None = None
-    ) -> list[EpisodeResult]:
-        """Episodes of base + residual, deterministic, at this beta or the one in force."""
-        residual = {"residual": Contestant(residual_scale=residual_scale)}
-        return self.start_evaluation(init_state_ids, residual).wait()["residual"]
-
-    def start_validation(self, init_state_ids: list[int], at_final_scale: bool) -> Evaluation:
-        """Base + residual at the beta in force and, if asked for, at the schedule's final one too.
-
-        Returns:
-            An evaluation of `residual` and, where the two differ, of `final_scale`.
-        """
-        scales, final = {"residual": self.residual_scale}, self.config.residual_scale
-        if at_final_scale and final != self.residual_scale:
-            scales["final_scale"] = final
-        contestants = {name: Contestant(residual_scale=scale) for name, scale in scales.items()}
-        return self.start_evaluation(init_state_ids, contestants)
-
-    def start_evaluation(
-        self, init_state_ids: list[int], contestants: Mapping[str, Contestant]
-    ) -> Evaluation:
-        """Evaluate the present weights; `poll()` the results while training goes on.
-
-        It runs on the evaluation runners if there are any (`evaluation_num_env_runners`), else on
-        the training ones, which then sample nothing until it is over.
-
-        Args:
-            init_state_ids: ids of stored init states.
-            contestants: name -> who plays; a residual one without weights gets the present ones.
-        """
-        group = self.eval_env_runner_group or self.env_runner_group
-        self.restore_env_runners(group)
-        if any(c.residual and c.weights is None for c in contestants.values()):
-            present = self.snapshot_weights()
-            contestants = {
-                name: replace(c, weights=present) if c.residual and c.weights is None else c
-                for name, c in contestants.items()
-            }
-        return Evaluation(group, init_state_ids, contestants)
-
-    def film(self, init_state_ids: list[int]) -> dict[int, Film]:
-        """Init state -> base beside base + residual at the beta in force.
-
-        Raises:
-            EnvRunnerError: no OpenGL library where the runner is; the message says what to install.
-        """
-        group = self.eval_env_runner_group or self.env_runner_group
-        weights = self.snapshot_weights()
-        return {
-            state: ask_one(group, "film", init_state_id=state, weights=weights)
-            for state in init_state_ids
-        }
-
-    def snapshot_weights(self) -> PublishedWeights:
-        """The present inference state in the object store."""
-        return PublishedWeights(self.updates, ray.put(self.learners.weights()))
-
-    # --- checkpoint ------------------------------------------------------------------------------
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """RLlib's own checkpoint, and beside it, without pickle, all that a run needs.
-
-        `learner.json` / `learner.safetensors` hold networks, optimisers and the update's own
-        state, `replay/` both rings, `residual_sac.json` the counters, `collection.*` what has been
-        collected so far, `manifest.json` the checksums of all these.
-        """
-        self._drain()
-        super().save_checkpoint(checkpoint_dir)
-        folder = pathlib.Path(checkpoint_dir)
-        self.learners.save(checkpoint_dir)
-        if self.phase == "collect":
-            self.collection.save(folder)
-        self.progress.iteration = self.iteration
-        self.progress.save(folder)
-        write_manifest(folder)
-
-    def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """What `save_checkpoint` wrote, RLlib's own part aside; runners start new episodes.
-
-        Raises:
-            CheckpointError: the folder is no checkpoint of ours, or a file of it is damaged.
-            ValueError: a part of it is of other spaces or of another number of learners.
-        """
-        folder = pathlib.Path(checkpoint_dir)
-        state = read_progress(folder)
-        self._drain()
-        try:
-            self.learners.load(checkpoint_dir)
-            self.progress.restore(state)
-            if self.phase == "collect":
-                self.collection.load(folder)
-        except (StateFileError, ReplayFileError) as error:
-            raise CheckpointError(str(user_error(error))) from error
-        self._iteration = self.progress.iteration
-        self._restart()
-
-    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """RLlib's restore (`from_checkpoint`), then ours: the replay and the counters too."""
-        super().restore_from_path(path, *args, **kwargs)
-        if (pathlib.Path(path) / PROGRESS_FILE).is_file():
-            self.load_checkpoint(str(path))
-
-    def _drain(self) -> None:
-        """Return when nothing that was submitted to the learners is outstanding."""
-        if self.asynchronous is not None and self.phase == "online":
-            self.asynchronous.drain()
+            self.begin_online()
 
     def set_temperature(self, temperature: float) -> None:
         """Put alpha, which is learnt from there on, to a value on every learner."""
         self.learners.set_temperature(temperature)
-
-    def cleanup(self) -> None:
-        super().cleanup()
-        if self.base_policy_pool is not None:
-            self.base_policy_pool.stop()
-
-
-def evaluate_init_states(
-    algorithm: ResidualSAC, eval_group: EnvRunnerGroup | None
-) -> tuple[dict[str, Any], int, int]:
-    """RLlib's `custom_evaluation_function`: success on `config.held_init_states`."""
-    group = eval_group or algorithm.env_runner_group
-    contestants = {"residual": Contestant()}
-    evaluation = Evaluation(group, algorithm.config.held_init_states, contestants)
-    episodes = evaluation.wait()["residual"]
-    steps = sum(episode.length for episode in episodes)
-    results = {
-        "success_rate": success_rate(episodes),
-        "episode_return_mean": sum(episode.sum_reward for episode in episodes) / len(episodes),
-        "episode_len_mean": steps / len(episodes),
-        "num_episodes": len(episodes),
-    }
-    logger = MetricsLogger(stats_cls_lookup=algorithm.config.stats_cls_lookup)
-    logger.log_dict(results, reduce="mean", window=1)
-    algorithm.metrics.aggregate([logger.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
-    return results, steps, steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.messages import Work
 from pld_ray.rllib.progress import Progress
@@ -31,7 +31,7 @@ class AsynchronousLoop:
     """
 
     def __init__(
-        self, config: ResidualSACConfig, progress: Progress, learners: Learners, runners: Runners
+        self, config: OffPolicyConfig, progress: Progress, learners: Learners, runners: Runners
     ) -> None:
         self.config = config
         self.progress, self.learners, self.runners = progress, learners, runners

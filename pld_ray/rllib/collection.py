@@ -97,7 +97,7 @@ class BaseCollection:
     def __init__(
         self, config: ResidualSACConfig, progress: Progress, learners: Learners, runners: Runners
     ) -> None:
-        self.config, self.params = config, config.residual_sac_params()
+        self.config, self.params = config, config.learner_params()
         self.progress, self.learners, self.runners = progress, learners, runners
         self.offline: list[Columns] = []
         self.warmup: list[Columns] = []

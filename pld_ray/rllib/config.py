@@ -1,21 +1,29 @@
-"""`ResidualSACConfig`: the algorithm as an RLlib user configures it."""
+"""`ResidualSACConfig`: the algorithm as an RLlib user configures it, and what it shares."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import gymnasium as gym
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config import PlacementConfig, PolicyConfig, TrainConfig, check_sampling
 from pld_ray.config.groups import PoolOptions
 from pld_ray.config.intervention import InterventionConfig
+from pld_ray.config.learner import LearnerParams
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
+from pld_ray.networks.encoders import image_shapes
 from pld_ray.options import Field, check_options, fields_of, fits, unfit
 from pld_ray.pool import PoolSpec
+from pld_ray.replay import ReplaySchema
 from pld_ray.rollout import factory
 
 RUN_KEYS = (
@@ -25,46 +33,58 @@ RUN_KEYS = (
     *("norm_stats", "norm_stats_mode"),
 )
 """Keys of a run, beside the learner's parameters, for which RLlib has no setting of its own."""
-OPTIONS: dict[str, Field] = {
-    field.key.rpartition(".")[2]: field
-    for field in fields_of(TrainConfig)
-    if field.key.startswith("algorithm.") or field.key in RUN_KEYS
-}
-"""Attribute of `ResidualSACConfig` -> the option that declares it."""
 
 
-class ResidualSACConfig(AlgorithmConfig):
-    """Configuration of `ResidualSAC`; every field of `ResidualSACParams` is an attribute.
+def options_of(run_class: Any) -> dict[str, Field]:
+    """Attribute of an algorithm's configuration -> the option that declares it."""
+    return {
+        field.key.rpartition(".")[2]: field
+        for field in fields_of(run_class)
+        if field.key.startswith("algorithm.") or field.key in RUN_KEYS
+    }
 
-    Example:
-        >>> config = (
-        ...     ResidualSACConfig()
-        ...     .environment(env_config={"task": "pick_up_the_can_and_place_it_in_the_bin"})
-        ...     .training(residual_scale=0.5, utd=2)
-        ... )
-        >>> algorithm = config.build_algo()
 
-    Without an environment it takes the default task of `pld_tabletop` and its shipped base policy.
+class EpisodeFacts(NamedTuple):
+    """What a check needs to know of a demonstration."""
+
+    where: str
+    """Dataset and episode, for messages."""
+    length: int
+    """Transitions."""
+    success: bool
+
+
+class OffPolicyConfig(AlgorithmConfig):
+    """What the configurations here share: environment, runners, loop, evaluation.
+
+    Every field of the parameters is an attribute. Without an environment it takes the default task
+    of `pld_tabletop`.
     """
 
-    def __init__(self, algo_class: type | None = None) -> None:
-        from pld_ray.rllib.algorithm import ResidualSAC, evaluate_init_states
-        from pld_ray.rllib.env_runner import ResidualEnvRunner
+    run_class: ClassVar[type[TrainConfig]]
+    """The command line's configuration of the same algorithm."""
+    params_class: ClassVar[type[LearnerParams]]
+    collects: ClassVar[bool] = False
+    """Whether a base policy's data is collected before the first update, which a cache may keep."""
 
-        super().__init__(algo_class=algo_class or ResidualSAC)
-        self.__dict__.update({name: copy.copy(field.default) for name, field in OPTIONS.items()})
+    def __init__(self, algo_class: type | None = None) -> None:
+        from pld_ray.rllib.off_policy import evaluate_init_states
+
+        super().__init__(algo_class=algo_class)
+        self.__dict__.update(
+            {name: copy.copy(field.default) for name, field in self.options().items()}
+        )
         self._train_batch_size_per_learner = self.batch_size
         self.lr = None
 
         factory.register()
         self.env = factory.ENV_NAME
-        self.env_runner_cls = ResidualEnvRunner
         self.gym_env_vectorize_mode = "vector_entry_point"
         self.normalize_actions = False
         self.clip_actions = True
 
         # base policy
-        self.base_policy_options = PolicyConfig()
+        self.base_policy_options: PolicyConfig = self.run_class().policy
         self.base_policy_resources: dict[str, float] = {}
         self.base_policy_strategy: Literal["DEFAULT", "SPREAD"] = (
             PlacementConfig.base_policy_strategy
@@ -89,19 +109,24 @@ class ResidualSACConfig(AlgorithmConfig):
         self.num_cpus_for_main_process = 1
 
     @classmethod
-    def of_run(cls, run: TrainConfig) -> ResidualSACConfig:
-        """What `pld-ray train` trains; a default cache folder is the run's own matter."""
+    def options(cls) -> dict[str, Field]:
+        """Attribute -> the option that declares it."""
+        return options_of(cls.run_class)
+
+    @classmethod
+    def of_run(cls, run: TrainConfig) -> Self:
+        """What the command line trains; a default cache folder is the run's own matter."""
         runners, placement = run.runners, run.placement
         groups = {"algorithm": run.algorithm, "runners": runners, "": run}
         settings = {
             name: getattr(groups[field.key.rpartition(".")[0]], name)
-            for name, field in OPTIONS.items()
+            for name, field in cls.options().items()
         }
         vectorization = {
             name: getattr(runners, name)
             for name in ("vectorization", "step_timeout_s", "reset_timeout_s")
         }
-        config: ResidualSACConfig = (
+        config: Self = (
             cls()
             .environment(env_config={**run.env.settings(), **vectorization})
             .base_policy(
@@ -132,10 +157,10 @@ class ResidualSACConfig(AlgorithmConfig):
         )
         return config
 
-    def training(self, **kwargs: Any) -> ResidualSACConfig:
-        """Set anything in `OPTIONS`, or RLlib's own `training` settings.
+    def training(self, **kwargs: Any) -> Self:
+        """Set anything in `options`, or RLlib's own `training` settings.
 
-        These are the fields of `ResidualSACParams`, and `sample_steps`, `sampling`,
+        These are the fields of the algorithm's parameters, and `sample_steps`, `sampling`,
         `publish_interval`, `max_staleness`, `stall_timeout_s` (of `RunnersConfig`),
         `offline_cache`, `collection_seed` and `pretrained_critic` (of `TrainConfig`). A Tune search
         space stands in for any value; `validate` checks what it draws.
@@ -143,7 +168,7 @@ class ResidualSACConfig(AlgorithmConfig):
         Raises:
             TypeError: a name that does not exist.
         """
-        for name in OPTIONS.keys() & kwargs.keys() - {"gamma"}:
+        for name in self.options().keys() & kwargs.keys() - {"gamma"}:
             setattr(self, name, kwargs.pop(name))
         if "train_batch_size_per_learner" in kwargs:
             self.batch_size = kwargs["train_batch_size_per_learner"]
@@ -153,7 +178,7 @@ class ResidualSACConfig(AlgorithmConfig):
 
     def evaluation(  # type: ignore[override]
         self, *, held_init_states: list[int] = NotProvided, **kwargs: Any
-    ) -> ResidualSACConfig:
+    ) -> Self:
         """RLlib's `evaluation` settings, and the init states that `evaluate()` plays once each.
 
         Args:
@@ -170,7 +195,7 @@ class ResidualSACConfig(AlgorithmConfig):
         resources: dict[str, float] = NotProvided,
         scheduling_strategy: Literal["DEFAULT", "SPREAD"] = NotProvided,
         **options: Any,
-    ) -> ResidualSACConfig:
+    ) -> Self:
         """Choose the frozen base policy and where it runs.
 
         Args:
@@ -190,7 +215,7 @@ class ResidualSACConfig(AlgorithmConfig):
             self.base_policy_strategy = scheduling_strategy
         return self
 
-    def human(self, **options: Any) -> ResidualSACConfig:
+    def human(self, **options: Any) -> Self:
         """Let a person take over while the policy learns.
 
         Args:
@@ -202,18 +227,18 @@ class ResidualSACConfig(AlgorithmConfig):
         self.intervention = dataclasses.replace(self.intervention, **options)
         return self
 
-    def residual_sac_params(self) -> ResidualSACParams:
+    def learner_params(self) -> Any:
         """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
-        names = (field.name for field in fields(ResidualSACParams))
-        return ResidualSACParams(**{name: getattr(self, name) for name in names})
+        names = (field.name for field in fields(self.params_class))
+        return self.params_class(**{name: getattr(self, name) for name in names})
 
     def validate(self) -> None:
         super().validate()
-        self.residual_sac_params().validate()
+        self.learner_params().validate()
         check_options(self.base_policy_options, "base_policy.")
         check_options(self.intervention, "human.")
         self.pool_spec().check("base_policy.")
-        for name, field in OPTIONS.items():
+        for name, field in self.options().items():
             if not fits(getattr(self, name), field.hint, field.option):
                 raise ValueError(unfit(f"training.{name}", getattr(self, name), field))
         check_sampling(
@@ -234,13 +259,59 @@ class ResidualSACConfig(AlgorithmConfig):
             **options,
         )
 
+    # --- what a start is checked against ----------------------------------------------------------
+
+    def cameras(self, observations: gym.spaces.Dict) -> list[str]:
+        """Camera columns that the networks read."""
+        raise NotImplementedError
+
+    def check_environment(self, env: Any, actions: gym.spaces.Box) -> None:
+        """Raise ValueError if this algorithm cannot learn in an environment."""
+
+    def check_demonstrations(self, episodes: Sequence[EpisodeFacts]) -> None:
+        """Raise DataError if the episodes of `demo_path` cannot be learnt from."""
+
+    def replay_schema(self, spaces: gym.spaces.Dict, actions: gym.spaces.Box) -> ReplaySchema:
+        """Columns of the rings for these spaces, the base policy's part included."""
+        raise NotImplementedError
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        return {}
+
+
+class ResidualSACConfig(OffPolicyConfig):
+    """Configuration of `ResidualSAC`; every field of `ResidualSACParams` is an attribute.
+
+    Example:
+        >>> config = (
+        ...     ResidualSACConfig()
+        ...     .environment(env_config={"task": "pick_up_the_can_and_place_it_in_the_bin"})
+        ...     .training(residual_scale=0.5, utd=2)
+        ... )
+        >>> algorithm = config.build_algo()
+
+    Without an environment it takes the default task of `pld_tabletop` and its shipped base policy.
+    """
+
+    run_class = TrainConfig
+    params_class = ResidualSACParams
+    collects = True
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        from pld_ray.rllib.algorithm import ResidualSAC
+        from pld_ray.rllib.env_runner import ResidualEnvRunner
+
+        super().__init__(algo_class=algo_class or ResidualSAC)
+        self.env_runner_cls = ResidualEnvRunner
+
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.rllib.module import ResidualModule
 
         return RLModuleSpec(
             module_class=ResidualModule,
             model_config={
-                "params": dataclasses.asdict(self.residual_sac_params()),
+                "params": dataclasses.asdict(self.learner_params()),
                 "seed": self.seed or 0,
                 "tasks": factory.task_instructions(self.env_config),
             },
@@ -251,6 +322,19 @@ class ResidualSACConfig(AlgorithmConfig):
 
         return ResidualSACLearner
 
-    @property
-    def _model_config_auto_includes(self) -> dict[str, Any]:
-        return {}
+    def cameras(self, observations: gym.spaces.Dict) -> list[str]:
+        return list(image_shapes(observations, self.learner_params()))
+
+    def check_environment(self, env: Any, actions: gym.spaces.Box) -> None:
+        params = self.learner_params()
+        check_grippers(params, getattr(env, "gripper_dims", ()))
+        check_action_bounds(params, actions.low.tolist(), actions.high.tolist())
+        if params.residual_dims and (len(params.residual_dims),) != actions.shape:
+            raise ValueError(
+                f"algorithm.residual_dims has {len(params.residual_dims)} factors but the action "
+                f"has {actions.shape[0]} dimensions"
+            )
+
+    def replay_schema(self, spaces: gym.spaces.Dict, actions: gym.spaces.Box) -> ReplaySchema:
+        untold = dataclasses.replace(self.learner_params(), task_embedding="none")
+        return replay_schema(ResidualNetworks.of_spaces(spaces, actions, untold), spaces, actions)

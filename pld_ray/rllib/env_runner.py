@@ -1,4 +1,4 @@
-"""The env runner: RLlib's, that returns finished episodes of base + residual as flat columns."""
+"""The env runners: RLlib's, that return finished episodes as flat columns."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv, Observation
 
 
-class ResidualEnvRunner(SingleAgentEnvRunner):
-    """Steps base + residual and returns finished episodes as flat columns.
+class OffPolicyEnvRunner(SingleAgentEnvRunner):
+    """Plays and returns finished episodes as flat columns.
 
-    The inherited `sample()` (RLlib episodes) keeps working: the module composes the action.
+    The inherited `sample()` (RLlib episodes) keeps working: the module gives the action. A subclass
+    says who acts: `start_streams`, and `play` in an evaluation.
     """
 
     env: Any
@@ -41,26 +42,34 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
     _streams: Streams | None = None
     _intervenor: Intervenor | None = None
     _evaluation_env: InfosPerEnv | None = None
-    _actor: Actor
     _taken: Any = None
     _metrics_sent = 0.0
     _env_step_s = 0.0
     _num_env_steps = 0
     _rng: np.random.Generator
-    params: Any  # ResidualSACParams
+    params: Any
 
     def make_env(self) -> None:
         super().make_env()
         self.env = InfosPerEnv(self.env.unwrapped)
         self._streams = None
-        self.params = self.config.residual_sac_params()
+        self.params = self.config.learner_params()
         if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
             self._rng = np.random.default_rng([self.config.seed or 0, self.worker_index or 0])
 
     def make_module(self) -> None:
         super().make_module()
-        self._actor = Actor(self.module.networks)
         self._streams = None
+
+    def start_streams(self, request: SampleRequest, observation: Observation) -> Streams:
+        """The open episodes of environments that have just been reset."""
+        raise NotImplementedError
+
+    def play(
+        self, env: InfosPerEnv, init_state_ids: list[int], contestant: Contestant
+    ) -> dict[int, EpisodeResult]:
+        """One deterministic episode from each stored init state."""
+        raise NotImplementedError
 
     def restart_streams(self, seed: int) -> None:
         """Drop the open episodes and start anew from `seed` (mixed with the runner's index)."""
@@ -95,7 +104,8 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
             updates = self.weights_updates
         finished, stepped = FinishedEpisodes(), 0
         if self._streams is None:
-            self._streams = self._start_streams(request)
+            observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
+            self._streams = self.start_streams(request, observation)
         while stepped < request.num_steps:
             stepped += self._streams.step(self._step_env, request, updates, finished)
         self._log_rollout(stepped, finished, request.base_only)
@@ -141,41 +151,6 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         wanted = factory.wanted_of(space, env.single_action_space, cameras, config)
         (task,) = factory.task_instructions(config)
         return wanted, task
-
-    def label_episodes(self, episodes: list[Columns], task: str) -> list[Columns]:
-        """Recorded episodes with base actions, and gripper labels where a critic needs them.
-
-        Args:
-            episodes: each [L + 1, ...]; those that have `base_action` keep it.
-            task: the instruction, in words.
-        """
-        env: BaseActionVectorEnv = self.env.unwrapped
-        space: Any = env.single_action_space
-        bare = [episode for episode in episodes if BASE_ACTION not in episode]
-        made = iter(with_base_actions(bare, env.base_policy, task, space, env.prefetch))
-        labelled = [e if BASE_ACTION in e else next(made) for e in episodes]
-        return with_gripper_labels(labelled, self.params, space)
-
-    def _start_streams(self, request: SampleRequest) -> Streams:
-        observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
-        space = self.env.single_action_space
-        env = self.env.unwrapped
-        experts = make_experts(env.envs) if request.expert else ()
-        rng, base_only = self._rng, request.base_only
-        self._let_go()
-        if request.intervene:
-            self._intervenor = make_intervenor(self.config.intervention, env, rng)
-        return Streams(
-            observation,
-            space,
-            self.params,
-            self._actor,
-            rng,
-            base_only,
-            experts,
-            self._intervenor,
-            env,
-        )
 
     def _let_go(self) -> None:
         """No person is at the environments any more."""
@@ -223,16 +198,69 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
         if self._evaluation_env is None:
             config = {**self.config.env_config, "num_envs": self.num_envs}
             self._evaluation_env = InfosPerEnv(factory.make_env(self.config.env, config))
+        results = self.play(self._evaluation_env, init_state_ids, contestant)
+        return [results[i] for i in init_state_ids]
+
+    def stop(self) -> None:
+        self._let_go()
+        super().stop()
+        if self._evaluation_env is not None:
+            self._evaluation_env.close()
+
+
+class ResidualEnvRunner(OffPolicyEnvRunner):
+    """Steps base + residual."""
+
+    _actor: Actor
+
+    def make_module(self) -> None:
+        super().make_module()
+        self._actor = Actor(self.module.networks)
+
+    def start_streams(self, request: SampleRequest, observation: Observation) -> Streams:
+        space, env = self.env.single_action_space, self.env.unwrapped
+        experts = make_experts(env.envs) if request.expert else ()
+        rng, base_only = self._rng, request.base_only
+        self._let_go()
+        if request.intervene:
+            self._intervenor = make_intervenor(self.config.intervention, env, rng)
+        return Streams(
+            observation,
+            space,
+            self.params,
+            self._actor,
+            rng,
+            base_only,
+            experts,
+            self._intervenor,
+            env,
+        )
+
+    def label_episodes(self, episodes: list[Columns], task: str) -> list[Columns]:
+        """Recorded episodes with base actions, and gripper labels where a critic needs them.
+
+        Args:
+            episodes: each [L + 1, ...]; those that have `base_action` keep it.
+            task: the instruction, in words.
+        """
+        env: BaseActionVectorEnv = self.env.unwrapped
+        space: Any = env.single_action_space
+        bare = [episode for episode in episodes if BASE_ACTION not in episode]
+        made = iter(with_base_actions(bare, env.base_policy, task, space, env.prefetch))
+        labelled = [e if BASE_ACTION in e else next(made) for e in episodes]
+        return with_gripper_labels(labelled, self.params, space)
+
+    def play(
+        self, env: InfosPerEnv, init_state_ids: list[int], contestant: Contestant
+    ) -> dict[int, EpisodeResult]:
         scale = self.module.networks.residual_scale
         in_force = scale.clone()
         try:
             if contestant.residual_scale is not None:
                 scale.fill_(contestant.residual_scale)
-            act = self._act if contestant.residual else None
-            results = play_init_states(self._evaluation_env, init_state_ids, act)
+            return play_init_states(env, init_state_ids, self._act if contestant.residual else None)
         finally:
             scale.copy_(in_force)
-        return [results[i] for i in init_state_ids]
 
     def film(self, init_state_id: int, weights: PublishedWeights) -> Film:
         """One init state, base beside base + residual."""
@@ -242,12 +270,6 @@ class ResidualEnvRunner(SingleAgentEnvRunner):
 
     def _act(self, observation: Observation) -> np.ndarray:
         return self._actor.act(observation)[0]
-
-    def stop(self) -> None:
-        self._let_go()
-        super().stop()
-        if self._evaluation_env is not None:
-            self._evaluation_env.close()
 
 
 def make_experts(environments: Sequence[Any]) -> list[PickPlaceExpert]:

@@ -1,4 +1,4 @@
-"""The learner: columns into the replay, `ResidualSACUpdate`, weights out."""
+"""The learners: columns into the replay, gradient steps, weights out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ import ray
 import torch
 from ray.rllib.core import COMPONENT_OPTIMIZER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from torch.optim import Optimizer
 
 from pld_ray.algorithm.nonfinite import NonFiniteLossError, NonFiniteTrainingError
 from pld_ray.algorithm.optimizers import make_optimizers
 from pld_ray.algorithm.residual.calql import CalQLInitialization
-from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.pretrained import LEARNER_FILE, load_critic
-from pld_ray.algorithm.residual.stored_columns import make_replay, replay_schema, store_episodes
 from pld_ray.algorithm.residual.update import ResidualSACUpdate
 from pld_ray.algorithm.shards import Shard
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema, store_episodes
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
+from pld_ray.replay import FrameRing
 from pld_ray.rllib.messages import LearnerReport, ReplayBatch, Stored, Work
 from pld_ray.rllib.update_thread import UpdateThread
 from pld_ray.rollout.messages import PublishedWeights
@@ -35,41 +36,49 @@ CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
-class ResidualSACLearner(TorchLearner):
+class OffPolicyLearner(TorchLearner):
     """Owns the replay beside the networks; each call of its is a method with a name.
 
     Of several learners each owns a shard of the replay; gradients are averaged over all of them.
-    Weights carry no version, so that a runner takes whatever it is given.
+    Weights carry no version, so that a runner takes whatever it is given. A subclass says what is
+    learnt: `make_optimizers` and `make_update`.
     """
+
+    ring = FrameRing
+    """Of which kind the two rings are."""
 
     def build(self) -> None:
         super().build()
-        params = self.config.residual_sac_params()
-        self.params = params
+        self.params = self.config.learner_params()
         self.shard = Shard.of_this_process()
         seed = self.shard.seed(self.config.seed or 0)
-        self.networks: ResidualNetworks = self.module[DEFAULT_MODULE_ID].unwrapped().networks
         module = self.module[DEFAULT_MODULE_ID].unwrapped()
+        self.networks: Any = module.networks
         if self.networks.frozen_features is not None:
             self.networks.frozen_features.to(self.device)
         schema = replay_schema(self.networks, module.observation_space, module.action_space)
-        self.replay = make_replay(schema, params, self.device, seed, self.shard.count)
-        optimizers = {
-            name: self.get_optimizer(DEFAULT_MODULE_ID, name)
-            for name in make_optimizers(self.networks, params)
-        }
-        self.sac = ResidualSACUpdate(
-            self.networks, optimizers, self.replay, params, seed, all_reduce=self.shard.all_reduce
+        self.replay = make_replay(
+            schema, self.params, self.device, seed, self.shard.count, self.ring
         )
-        self.calql = CalQLInitialization(self.sac, self.replay.offline)
+        names = self.make_optimizers(self.networks)
+        self.gradient_steps = self.make_update(
+            {name: self.get_optimizer(DEFAULT_MODULE_ID, name) for name in names}, seed
+        )
         self.thread: UpdateThread | None = None
         self._failure_dir: str | None = None
         self._lost_steps: collections.deque[int] = collections.deque()  # the thread writes too
 
+    def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
+        """An optimiser of each group of parameters, by name."""
+        raise NotImplementedError
+
+    def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> Any:
+        """What makes gradient steps on `self.networks` from `self.replay`: `run`, `state_dict`."""
+        raise NotImplementedError
+
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         networks = self.module[module_id].unwrapped().networks
-        params = self.config.residual_sac_params()
-        for name, optimizer in make_optimizers(networks, params).items():
+        for name, optimizer in self.make_optimizers(networks).items():
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             self.register_optimizer(
                 module_id=module_id,
@@ -137,7 +146,7 @@ class ResidualSACLearner(TorchLearner):
     def train(
         self, num_updates: int, residual_scale: float | None = None, failure_dir: str | None = None
     ) -> dict[str, float]:
-        """Critic steps of residual SAC, and what comes with them.
+        """Updates on the replay.
 
         Args:
             num_updates: how many.
@@ -155,36 +164,8 @@ class ResidualSACLearner(TorchLearner):
         with finite_or_saved(failure_dir):
             return self._run_updates(num_updates)
 
-    def initialize_critic(
-        self, num_steps: int, residual_scale: float | None = None, failure_dir: str | None = None
-    ) -> dict[str, float]:
-        """Critic steps of the Cal-QL initialisation; otherwise as `train`.
-
-        Raises:
-            OfflineDataError: there is no success in the offline buffer.
-        """
-        if residual_scale is not None:
-            self.set_residual_scale(residual_scale)
-        self.calql.check(self.replay.offline, self.config.reward_bias)
-        with finite_or_saved(failure_dir):
-            return self.calql.run(num_steps)
-
-    def load_critic(self, checkpoint: str) -> None:
-        """Take critic and observation statistics over from a checkpoint.
-
-        Raises:
-            PretrainedCriticError: it is missing or of another shape.
-        """
-        load_critic(self.networks, checkpoint)
-
     def set_residual_scale(self, residual_scale: float) -> None:
-        """beta from now on."""
-        self.networks.residual_scale.fill_(residual_scale)
-
-    def set_temperature(self, temperature: float) -> None:
-        """Put alpha to a value; its optimiser goes on with the moments it has."""
-        with torch.no_grad():
-            self.networks.log_alpha.fill_(math.log(temperature))
+        """beta from now on, where there is a residual."""
 
     # --- updates in a thread of their own, see rllib/asynchronous.py -----------------------------
 
@@ -241,7 +222,7 @@ class ResidualSACLearner(TorchLearner):
     def _run_updates(self, num_updates: int) -> dict[str, float]:
         if not self.shard.all_true(len(self.replay) > 0):
             return {}
-        return self.sac.run(num_updates)
+        return self.gradient_steps.run(num_updates)
 
     def _publish(self, updates: int) -> PublishedWeights | None:
         """The inference state to the object store, by the first learner."""
@@ -297,10 +278,66 @@ class ResidualSACLearner(TorchLearner):
         return [("offline", self.replay.offline), ("online", self.replay.online)]
 
     def _update_state(self) -> dict[str, Any]:
-        return {**self.sac.state_dict(), "calql": self.calql.state_dict()}
+        return self.gradient_steps.state_dict()
 
     def _set_update_state(self, state: dict[str, Any]) -> None:
-        self.sac.load_state_dict(state)
+        self.gradient_steps.load_state_dict(state)
+
+
+class ResidualSACLearner(OffPolicyLearner):
+    """Learns a residual: `ResidualSACUpdate`, and Cal-QL's initialisation of its critic."""
+
+    def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
+        return make_optimizers(networks, self.config.learner_params())
+
+    def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> ResidualSACUpdate:
+        update = ResidualSACUpdate(
+            self.networks,
+            optimizers,
+            self.replay,
+            self.params,
+            seed,
+            all_reduce=self.shard.all_reduce,
+        )
+        self.calql = CalQLInitialization(update, self.replay.offline)
+        return update
+
+    def initialize_critic(
+        self, num_steps: int, residual_scale: float | None = None, failure_dir: str | None = None
+    ) -> dict[str, float]:
+        """Critic steps of the Cal-QL initialisation; otherwise as `train`.
+
+        Raises:
+            OfflineDataError: there is no success in the offline buffer.
+        """
+        if residual_scale is not None:
+            self.set_residual_scale(residual_scale)
+        self.calql.check(self.replay.offline, self.config.reward_bias)
+        with finite_or_saved(failure_dir):
+            return self.calql.run(num_steps)
+
+    def load_critic(self, checkpoint: str) -> None:
+        """Take critic and observation statistics over from a checkpoint.
+
+        Raises:
+            PretrainedCriticError: it is missing or of another shape.
+        """
+        load_critic(self.networks, checkpoint)
+
+    def set_residual_scale(self, residual_scale: float) -> None:
+        """beta from now on."""
+        self.networks.residual_scale.fill_(residual_scale)
+
+    def set_temperature(self, temperature: float) -> None:
+        """Put alpha to a value; its optimiser goes on with the moments it has."""
+        with torch.no_grad():
+            self.networks.log_alpha.fill_(math.log(temperature))
+
+    def _update_state(self) -> dict[str, Any]:
+        return {**super()._update_state(), "calql": self.calql.state_dict()}
+
+    def _set_update_state(self, state: dict[str, Any]) -> None:
+        super()._set_update_state(state)
         if "calql" in state:
             self.calql.load_state_dict(state["calql"])
 

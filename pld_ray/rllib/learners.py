@@ -21,7 +21,7 @@ class LearnerLostError(UserError, RuntimeError):
 
 
 class Learners:
-    """Each method is one call of the method of that name on every `ResidualSACLearner`.
+    """Each method is one call of the method of that name on every `OffPolicyLearner`.
 
     Any of them raises LearnerLostError if a learner's process or node is gone, and otherwise what
     the learner raised.

@@ -1,4 +1,4 @@
-"""The RLModule: `ResidualNetworks` behind RLlib's API."""
+"""The RLModules: networks behind RLlib's API."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.utils.numpy import convert_to_numpy
 from ray.rllib.utils.torch_utils import convert_to_torch_tensor
 
-from pld_ray.algorithm.residual.networks import ResidualNetworks, trained_only
+from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.columns import BASE_ACTION
 from pld_ray.config.residual_sac import ResidualSACParams
 
 
-class ResidualModule(TorchRLModule, InferenceOnlyAPI):
-    """Holds the networks whole; an inference-only module holds those of their parts that act.
+class NetworksModule(TorchRLModule, InferenceOnlyAPI):
+    """Holds networks whole; an inference-only module holds those of their parts that act.
 
-    Its state is the networks' own, temperature, beta and observation statistics included, so that
-    a checkpoint and a weight sync carry all of them.
+    Its state is the networks' own, with all that they keep beside weights, so that a checkpoint
+    and a weight sync carry all of it. A subclass makes the networks, and acts with them.
     """
 
+    networks: Any
+
+    def make_networks(self) -> Any:
+        """`ResidualNetworks`, or something with its `trained_only`, `acting_state` and
+        `keep_what_acts`."""
+        raise NotImplementedError
+
     def setup(self) -> None:
-        self.networks = ResidualNetworks.of_spaces(
-            self.observation_space,
-            self.action_space,
-            ResidualSACParams(**self.model_config["params"]),
-            self.model_config["seed"],
-            self.model_config.get("tasks", ()),
-        )
+        self.networks = self.make_networks()
         if self.inference_only:
             self.networks.keep_what_acts()
 
     def get_non_inference_attributes(self) -> list[str]:
-        networks = self.networks
-        parts = [n for n in trained_only(networks.params) if getattr(networks, n) is not None]
+        parts = [n for n in self.networks.trained_only if getattr(self.networks, n) is not None]
         return [f"networks.{name}" for name in parts]
 
     def get_state(
@@ -58,6 +58,22 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
             state = {name: value for name, value in state.items() if name in own}
         self.networks.load_state_dict(convert_to_torch_tensor(state))
 
+    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        raise NotImplementedError("the learner trains this module; see the algorithm's update.py")
+
+
+class ResidualModule(NetworksModule):
+    """`ResidualNetworks`, temperature, beta and observation statistics included."""
+
+    def make_networks(self) -> ResidualNetworks:
+        return ResidualNetworks.of_spaces(
+            self.observation_space,
+            self.action_space,
+            ResidualSACParams(**self.model_config["params"]),
+            self.model_config["seed"],
+            self.model_config.get("tasks", ()),
+        )
+
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         with torch.no_grad():
             return {Columns.ACTIONS: self.networks.act(batch[Columns.OBS])[0]}
@@ -67,6 +83,3 @@ class ResidualModule(TorchRLModule, InferenceOnlyAPI):
         with torch.no_grad():
             noise = torch.randn_like(observation[BASE_ACTION])
             return {Columns.ACTIONS: self.networks.act(observation, noise)[0]}
-
-    def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        raise NotImplementedError("ResidualSACUpdate trains this module; see update.py")

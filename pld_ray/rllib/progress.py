@@ -28,8 +28,8 @@ REQUIRED = (
 )
 """In every release's file."""
 OPTIONAL = (
-    *("episodes", "stored_steps", "collection_stored_steps", "calql_done", "next_shard"),
-    "intervention_steps",
+    *("episodes", "stored_steps", "collection_stored_steps", "calql_done", "offline_done"),
+    *("next_shard", "intervention_steps"),
 )
 """Counters that later releases added."""
 
@@ -42,16 +42,17 @@ class Progress:
         schedule: beta over training.
         utd: updates owed for each stored environment step.
         max_staleness: updates; episodes whose first weights are older are not stored. None: all.
-        phase: `collect`, `calql` or `online`.
+        phase: `collect`, `calql`, `offline` or `online`.
         iteration: RLlib's, as of the last save or load.
         env_steps: environment steps, those of the collection included.
-        updates: critic updates of the online phase.
+        updates: of the critics, those of Cal-QL aside.
         update_debt: updates owed.
         published_updates: behind the weights that the runners have.
         episodes: finished online.
         stored_steps: of these, in the replay.
         collection_env_steps, collection_stored_steps: the same of the collection.
         calql_done: steps of the critic's initialisation.
+        offline_done: updates on datasets before the first environment step.
         next_shard: the learner that stores the next batch, modulo their number.
         intervention_steps: environment steps in which a person acted.
         recent_episodes: the last 50.
@@ -71,6 +72,7 @@ class Progress:
     collection_env_steps: int = 0
     collection_stored_steps: int = 0
     calql_done: int = 0
+    offline_done: int = 0
     next_shard: int = 0
     intervention_steps: int = 0
     recent_episodes: list[EpisodeSummary] = field(default_factory=list)

@@ -11,7 +11,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.columns import Columns
 from pld_ray.data.demonstrations import Wanted
-from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.learners import Learners
 from pld_ray.rollout.messages import EpisodeBatch, SampleRequest, without_failures
 
@@ -29,7 +29,7 @@ class Runners:
     """
 
     def __init__(
-        self, group: EnvRunnerGroup, metrics: MetricsLogger, config: ResidualSACConfig
+        self, group: EnvRunnerGroup, metrics: MetricsLogger, config: OffPolicyConfig
     ) -> None:
         self.group, self.metrics, self.config = group, metrics, config
 

@@ -57,10 +57,8 @@ class BaseActionVectorEnv(VectorEnv):
         self.single_observation_space = with_base_policy(base_policy, observations, actions)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.base_policy = base_policy
         self.prefetch = prefetch
-        options = {"prefetch": True} if prefetch else {}
-        self.chunks = ChunkCache(base_policy, self.num_envs, **options)
+        self.play(base_policy)
         self._init_states: deque[int] = deque()
         self._options: list[dict[str, int] | None] = [None] * self.num_envs
         self._done = np.zeros(self.num_envs, dtype=bool)
@@ -72,6 +70,12 @@ class BaseActionVectorEnv(VectorEnv):
     def envs(self) -> list[gym.Env]:
         """The environments of this process; those in processes of their own cannot be reached."""
         return getattr(self.group, "envs", [])
+
+    def play(self, policy: BasePolicy) -> None:
+        """Ask this policy from now on; chunks begin anew."""
+        self.base_policy = policy
+        options = {"prefetch": True} if self.prefetch else {}
+        self.chunks = ChunkCache(policy, self.num_envs, **options)
 
     def set_init_states(self, init_state_ids: Sequence[int]) -> None:
         """Start the next episodes from these stored init states, in order; then sample again."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import config_class_of
 from pld_ray.config.file import dump_config, read_config, read_mapping
 from pld_ray.errors import UserError
 from pld_ray.files.atomic import write_atomically, write_json_atomically
@@ -100,8 +101,9 @@ class RunDir:
         path = self.path / CONFIG_FILE
         if not path.is_file():
             raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
-        config: TrainConfig = read_config(TrainConfig, path)
-        if lacking := WRITTEN - read_mapping(path).keys():
+        mapping = read_mapping(path)
+        config: TrainConfig = read_config(config_class_of(mapping), path)
+        if lacking := WRITTEN - mapping.keys():
             raise ConfigError(
                 f"{path} is damaged, it lacks {', '.join(sorted(lacking))}: put it back (MLflow "
                 "keeps a copy among the run's artifacts), or start anew in another folder"

@@ -15,7 +15,7 @@ from pld_ray.files.atomic import write_json_atomically
 from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.training_loop import TrainingLoop
-from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.layout import (
     CONFIG_FILE,
     POINT_FILE,
@@ -54,7 +54,7 @@ class SweepTrial(tune.Trainable):
         self._sweep_dir = pathlib.Path(sweep["folder"])
         self._is_population = sweep["settings"]["scheduler"]["type"] == "pbt"
         self._loop: TrainingLoop | None = None
-        self._algorithm: ResidualSAC | None = None
+        self._algorithm: OffPolicy | None = None
         self._tracker: MlflowRun | None = None
         self._figures_at_end: dict[str, Any] | None = None
         self._run = RunDir(trial_folder(self._sweep_dir, self.trial_name))

@@ -10,6 +10,8 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
+from pld_ray.config.acrlpd import ACRLPDParams
+
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
 
@@ -67,10 +69,14 @@ def note(config: TrainConfig, preset: str, run_dir: str | os.PathLike[str] | Non
     """Two lines of markdown that stand at the top of the run's page."""
     task = config.env.task.replace("_", " ")
     algorithm = config.algorithm
+    learns = (
+        f"chunks of {algorithm.horizon} ({algorithm.improvement})"
+        if isinstance(algorithm, ACRLPDParams)
+        else f"residual scale {algorithm.residual_scale:g}"
+    )
     lines = [
         f"**{task}** ({config.env.suite}), seed {config.seed}: preset {preset}, "
-        f"{config.total_steps:,} environment steps, residual scale {algorithm.residual_scale:g}, "
-        f"UTD {algorithm.utd:g}."
+        f"{config.total_steps:,} environment steps, {learns}, UTD {algorithm.utd:g}."
     ]
     if run_dir is not None:
         lines.append(f"Continue with `pld-ray train --resume={pathlib.Path(run_dir).resolve()}`")

@@ -143,7 +143,7 @@ def test_checkpoint_restores_everything_and_the_next_update_is_the_same(build, t
         assert torch.equal(value, weights(first)[key]), key
         if key in runner:
             assert torch.equal(value, runner[key]), f"the runner's {key} is stale"
-    results = [local_learner(a).sac.run(5) for a in (first, second)]
+    results = [local_learner(a).gradient_steps.run(5) for a in (first, second)]
     assert results[0] == results[1]
     for key, value in weights(first).items():
         assert torch.equal(value, weights(second)[key]), key

@@ -8,7 +8,6 @@ from ray import tune
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import field_names
 from pld_ray.rllib import ResidualSACConfig
-from pld_ray.rllib.config import OPTIONS
 
 
 def test_every_parameter_has_one_name_in_yaml_rllib_and_python():
@@ -17,11 +16,11 @@ def test_every_parameter_has_one_name_in_yaml_rllib_and_python():
     config.algorithm.gamma = 0.9
     config.algorithm.batch_size = 64
     rllib = ResidualSACConfig.of_run(config)
-    assert rllib.residual_sac_params() == config.algorithm
+    assert rllib.learner_params() == config.algorithm
     assert rllib.train_batch_size_per_learner == 64
     for name in vars(config.algorithm):
         assert f"algorithm.{name}" in field_names(TrainConfig)
-        assert OPTIONS[name].key == f"algorithm.{name}"
+        assert ResidualSACConfig.options()[name].key == f"algorithm.{name}"
 
 
 @pytest.mark.parametrize(
@@ -47,10 +46,10 @@ def test_a_search_space_of_one_parameter_reaches_tune_and_comes_back():
     space = tune.uniform(1, 4)
     plain = ResidualSACConfig().training(utd=space, n_step=5).to_dict()
     assert plain["utd"].lower == 1
-    assert OPTIONS.keys() <= plain.keys()
+    assert ResidualSACConfig.options().keys() <= plain.keys()
     drawn = ResidualSACConfig().update_from_dict({**plain, "utd": 2.0})
     assert (drawn.utd, drawn.n_step) == (2.0, 5)
-    assert drawn.residual_sac_params().utd == 2.0
+    assert drawn.learner_params().utd == 2.0
 
 
 def test_copies_share_nothing_and_frozen_ones_stay():

@@ -61,7 +61,7 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
     assert algorithm.updates == 0
     assert equal(actor, weights(algorithm, "actor"))
     assert not equal(critic, weights(algorithm, "critic"))
-    row = algorithm.calql_rows[-1]
+    row = algorithm.initialization_rows[-1]
     assert row["calql_gap"] == pytest.approx(row["calql_q_policy"] - row["calql_q_data"], abs=1e-6)
     assert 0 <= row["calql_bound_rate"] <= 1
     assert row["q_out_of_bound"] == 0

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pld_ray.algorithm import categorical
+from pld_ray.algorithm import categorical, ensemble
+from pld_ray.algorithm.metrics import UpdateMetrics
 from pld_ray.algorithm.nonfinite import Batch
 from pld_ray.algorithm.residual import conservative, losses
-from pld_ray.algorithm.residual.metrics import UpdateMetrics
 from pld_ray.algorithm.residual.update import Replay, ResidualSACUpdate
 from pld_ray.errors import UserError
 from pld_ray.replay import FrameRing
@@ -85,7 +85,7 @@ class CalQLInitialization:
         loss = td_loss + (alpha * regularizer).sum()
         if critic.reduction_logits is not None:
             logits = critic.reduction_logits
-            loss = loss + losses.weighting_loss(q_data, target, logits)
+            loss = loss + ensemble.weighting_loss(q_data, target, logits)
         sac.descend("critic", loss, batch)
         if params.calql_lagrange:
             self._update_multiplier(regularizer.detach())

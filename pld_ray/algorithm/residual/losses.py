@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pld_ray.algorithm.ensemble import reduce_ensemble
+
 HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 MIN_SCALE_IN_ENTROPY = 1e-3  # a schedule may start at beta = 0, where log(beta) does not exist
 
@@ -111,30 +113,6 @@ def action_frame(
 # --- critic --------------------------------------------------------------------------------------
 
 
-def draw_members(num_critics: int, num_drawn: int, generator: torch.Generator) -> Tensor | None:
-    """M of N critics without replacement, [M] int64 on the generator's device; None means all."""
-    if num_drawn == num_critics:
-        return None
-    keys = torch.rand(num_critics, generator=generator, device=generator.device)
-    return keys.topk(num_drawn).indices
-
-
-def reduce_ensemble(q: Tensor, reduction: str, logits: Tensor | None = None) -> Tensor:
-    """(7): Q_red over the members, [N, ...] -> [...].
-
-    Args:
-        q: one value per member first.
-        reduction: `min`, `mean`, or `weighted`: sum_i softmax(logits)_i Q_i (seed 001, 6.2.4).
-        logits: [N], of `weighted`.
-    """
-    if reduction == "min":
-        return q.amin(0)
-    if reduction == "mean":
-        return q.mean(0)
-    assert logits is not None, "the weighted reduction needs logits"
-    return torch.tensordot(torch.softmax(logits, 0), q, dims=1)
-
-
 def td_target(
     reward: Tensor,
     discount: Tensor,
@@ -169,14 +147,6 @@ def td_target(
 def critic_loss(q: Tensor, target: Tensor) -> Tensor:
     """(13): sum over the N members of the mean squared error to y; q [N, B], target [B]."""
     return (q - target).square().mean(-1).sum()
-
-
-def weighting_loss(q: Tensor, target: Tensor, logits: Tensor) -> Tensor:
-    """Mean squared error of sum_i softmax(logits)_i Q_i to y: fits the weights alone, Q detached.
-
-    This is what `weighted` reductions learn from (seed 001, 6.2.4 leaves it open).
-    """
-    return (reduce_ensemble(q.detach(), "weighted", logits) - target).square().mean()
 
 
 # --- actor and temperature -----------------------------------------------------------------------

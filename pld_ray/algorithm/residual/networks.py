@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pld_ray.algorithm.residual import losses
+from pld_ray.algorithm.stored_columns import vector_keys
 from pld_ray.columns import BASE_ACTION, TASK_INDEX, VECTOR_KEYS
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds
@@ -28,6 +29,7 @@ from pld_ray.networks.encoders import (
 from pld_ray.networks.gaussian_actor import GaussianActor
 from pld_ray.networks.grippers import compose_gripper, hold_all, num_joint_choices
 from pld_ray.networks.normalizer import ObservationNormalizer
+from pld_ray.replay.schema import ColumnSpec
 
 Batch = Mapping[str, Tensor]
 
@@ -258,16 +260,28 @@ class ResidualNetworks(nn.Module):
         dims = self.params.gripper_dims
         return compose_gripper(action, joint, dims, self.action_low, self.action_high), joint
 
+    @property
+    def extra_columns(self) -> dict[str, ColumnSpec]:
+        """What the replay holds for these losses alone: labels of discrete grippers."""
+        if self.discrete_critic is None:
+            return {}
+        return {name: ColumnSpec(()) for name in ("discrete_action", "discrete_penalty")}
+
     # --- what travels ----------------------------------------------------------------------------
+
+    @property
+    def trained_only(self) -> list[str]:
+        """The parts that no action needs."""
+        return trained_only(self.params)
 
     def keep_what_acts(self) -> None:
         """Drop all that no action needs."""
-        for name in trained_only(self.params):
+        for name in self.trained_only:
             setattr(self, name, None)
 
     def acting_state(self) -> dict[str, Tensor]:
         """Of the state, what `keep_what_acts` keeps."""
-        left_out = trained_only(self.params)
+        left_out = self.trained_only
         return {k: v for k, v in self.state_dict().items() if k.split(".")[0] not in left_out}
 
 
@@ -275,16 +289,6 @@ def trained_only(params: ResidualSACParams) -> list[str]:
     """The parts that no action needs: a discrete gripper is chosen by what the critics see."""
     sees = params.gripper == "discrete"
     return [name for name in TRAINED_ONLY if not (sees and name == "critic_encoder")]
-
-
-def vector_keys(observations: gym.spaces.Dict) -> list[str]:
-    """The observation columns that are concatenated into the networks' input, in order."""
-    keys = [key for key in VECTOR_KEYS if key in observations.spaces]
-    if not keys:
-        raise ValueError(
-            f"the environment gives none of {VECTOR_KEYS}; it gives {sorted(observations)}"
-        )
-    return keys
 
 
 def residual_dims(factors: list[float], action_dim: int) -> Tensor:

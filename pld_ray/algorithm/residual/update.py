@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from pld_ray.algorithm import categorical
+from pld_ray.algorithm import categorical, ensemble
 from pld_ray.algorithm.compiled import compile_networks
+from pld_ray.algorithm.descent import Descent
+from pld_ray.algorithm.metrics import UpdateMetrics
 from pld_ray.algorithm.nonfinite import Batch, LossChecks, NonFiniteLossError
 from pld_ray.algorithm.optimizers import (
     AllReduce,
@@ -26,7 +28,6 @@ from pld_ray.algorithm.optimizers import (
     trained_parameters,
 )
 from pld_ray.algorithm.residual import hybrid, losses
-from pld_ray.algorithm.residual.metrics import UpdateMetrics
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.augmentation import random_shift
@@ -73,10 +74,8 @@ class ResidualSACUpdate:
         all_reduce: AllReduce | None = None,
     ) -> None:
         self.networks = networks
-        self.optimizers = dict(optimizers)
         self.replay = replay
         self.params = params
-        self.parameters = trained_parameters(networks)
         self.targets, self.followed = target_pairs(networks)
         self.critic_encoder = networks.critic_encoder or networks.encoder
         self.device = networks.log_alpha.device
@@ -94,6 +93,15 @@ class ResidualSACUpdate:
         active_share = float(losses.active(networks.residual_dims).mean())
         low, high = q_bounds or params.value_range
         self.metrics = UpdateMetrics((low, high), active_share)
+        self.optimizers = dict(optimizers)
+        self.descent = Descent(
+            trained_parameters(networks),
+            optimizers,
+            params.grad_clip_norm,
+            self.checks,
+            self.metrics,
+            all_reduce,
+        )
 
     # --- the algorithm ---------------------------------------------------------------------------
 
@@ -159,7 +167,7 @@ class ResidualSACUpdate:
         else:
             loss = categorical.cross_entropy(outputs, distribution)
         if critic.reduction_logits is not None:
-            loss = loss + losses.weighting_loss(q, target, critic.reduction_logits)
+            loss = loss + ensemble.weighting_loss(q, target, critic.reduction_logits)
         self.descend("critic", loss, batch)
         self.metrics.record("q", q)
         self.metrics.record("td_target", target)
@@ -181,7 +189,7 @@ class ResidualSACUpdate:
         next_x = networks.encode(networks.encoder, batch, successor=True)
         delta, log_prob = self.residual(next_x, next_base, params.otf_candidates)
         actions = self.compose(next_base, delta)
-        members = losses.draw_members(
+        members = ensemble.draw_members(
             params.num_critics, params.num_subsample_critics, self.generator
         )
         target_critic = networks.target_critic
@@ -293,20 +301,8 @@ class ResidualSACUpdate:
 
     def descend(self, name: str, loss: Tensor, batch: Batch) -> None:
         """One optimiser step on the parameters of `name` alone, checked and clipped."""
-        parameters = self.parameters[name]
         # the actor's loss passes through the critics without leaving a gradient on them
-        gradients = torch.autograd.grad(loss, parameters)
-        if self.all_reduce is not None:
-            self.all_reduce(gradients)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        self.checks.add(name, loss.detach(), norm, batch, self.updates)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        if self.params.grad_clip_norm:
-            nn.utils.clip_grads_with_norm_(parameters, self.params.grad_clip_norm, norm)
-        self.optimizers[name].step()
-        self.metrics.record(f"{name}_loss", loss.detach())
-        self.metrics.record(f"{name}_grad_norm", norm)
+        self.descent.step(name, loss, batch, self.updates)
 
     # --- state -----------------------------------------------------------------------------------
 

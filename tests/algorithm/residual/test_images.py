@@ -7,8 +7,8 @@ import torch
 from update_fixtures import make_params
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
-from pld_ray.algorithm.residual.stored_columns import make_replay, replay_schema, with_features
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema, with_features
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.augmentation import random_shift
 from pld_ray.networks.encoders import image_shapes

@@ -7,6 +7,7 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
+from pld_ray.algorithm import ensemble
 from pld_ray.algorithm.residual import losses
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
@@ -100,15 +101,15 @@ def test_log_prob_gradients_against_torch_distributions(rng):
 
 def test_reduce_ensemble_by_hand():
     q = torch.tensor([[1.0, 4.0], [3.0, 2.0]])
-    assert losses.reduce_ensemble(q, "min").tolist() == [1.0, 2.0]
-    assert losses.reduce_ensemble(q, "mean").tolist() == [2.0, 3.0]
+    assert ensemble.reduce_ensemble(q, "min").tolist() == [1.0, 2.0]
+    assert ensemble.reduce_ensemble(q, "mean").tolist() == [2.0, 3.0]
 
 
 def test_draw_members_are_distinct_and_cover_the_ensemble(rng):
-    assert losses.draw_members(2, 2, rng) is None
+    assert ensemble.draw_members(2, 2, rng) is None
     seen = set()
     for _ in range(200):
-        members = losses.draw_members(5, 2, rng).tolist()
+        members = ensemble.draw_members(5, 2, rng).tolist()
         assert len(set(members)) == 2
         seen.add(tuple(sorted(members)))
     assert len(seen) == 10  # every pair of five

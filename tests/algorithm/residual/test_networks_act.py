@@ -8,8 +8,8 @@ from update_fixtures import make_params
 
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.algorithm.residual.networks import ResidualNetworks
-from pld_ray.algorithm.residual.stored_columns import make_replay, replay_schema
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.networks.grippers import hold_all
 
 STATE, LENGTH = 5, 40

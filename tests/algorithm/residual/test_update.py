@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from update_fixtures import ACT, BATCH, make_params, make_update, same_weights, weights
 
+from pld_ray.algorithm import ensemble
 from pld_ray.algorithm.residual import losses
 from pld_ray.algorithm.residual.update import NonFiniteLossError
 
@@ -158,7 +159,7 @@ def test_two_of_five_bootstraps_from_the_minimum_of_the_two_drawn():
             *networks.actor(x, base), noise, networks.residual_dims
         )
         action = losses.compose_action(base, delta[0], 0.6, networks.residual_dims)
-        drawn = losses.draw_members(5, 2, generator).tolist()
+        drawn = ensemble.draw_members(5, 2, generator).tolist()
         q = networks.target_critic(x, base, action)
         value = torch.minimum(q[drawn[0]], q[drawn[1]]) - networks.log_alpha.exp() * log_prob[0]
         target = batch["reward"] + batch["discount"] * value
@@ -197,10 +198,10 @@ def test_actor_and_temperature_wait_for_their_turn():
 def test_the_actor_step_leaves_no_gradient_on_the_critics():
     update = make_update()
     update.run(1)
-    gradients = [p.grad.clone() for p in update.parameters["critic"]]
+    gradients = [p.grad.clone() for p in update.descent.parameters["critic"]]
     batch = update.replay.sample(BATCH, 2, 0.98)
     update.update_actor(batch, update.networks.normalizer(batch["observation"]))
-    for parameter, gradient in zip(update.parameters["critic"], gradients, strict=True):
+    for parameter, gradient in zip(update.descent.parameters["critic"], gradients, strict=True):
         assert torch.equal(parameter.grad, gradient)
 
 
@@ -229,7 +230,7 @@ def test_gradient_clipping_limits_what_the_optimizer_sees():
     figures = update.run(1)
     for name in ("critic", "actor"):
         assert figures[f"{name}_grad_norm"] > 1e-3
-        norms = torch.stack([p.grad.norm() for p in update.parameters[name]])
+        norms = torch.stack([p.grad.norm() for p in update.descent.parameters[name]])
         assert norms.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 

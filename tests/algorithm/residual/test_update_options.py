@@ -6,6 +6,7 @@ import pytest
 import torch
 from update_fixtures import ACT, BATCH, make_params, make_update, same_weights, weights
 
+from pld_ray.algorithm import ensemble
 from pld_ray.algorithm.residual import losses
 
 
@@ -55,10 +56,10 @@ def test_learned_weights_favour_the_member_that_fits():
     optimizer = torch.optim.Adam([critic.reduction_logits], 0.1)
     for _ in range(100):
         optimizer.zero_grad()
-        losses.weighting_loss(q, target, critic.reduction_logits).backward()
+        ensemble.weighting_loss(q, target, critic.reduction_logits).backward()
         optimizer.step()
     assert torch.softmax(critic.reduction_logits, 0)[0] > 0.95
-    reduced = losses.reduce_ensemble(q, "weighted", critic.reduction_logits)
+    reduced = ensemble.reduce_ensemble(q, "weighted", critic.reduction_logits)
     by_hand = (torch.softmax(critic.reduction_logits, 0)[:, None] * q).sum(0)
     torch.testing.assert_close(reduced, by_hand)
     before = critic.reduction_logits.clone()
@@ -69,7 +70,7 @@ def test_learned_weights_favour_the_member_that_fits():
 def test_the_weights_learn_without_touching_the_critics():
     q = torch.randn(2, BATCH, requires_grad=True)
     logits = torch.zeros(2, requires_grad=True)
-    losses.weighting_loss(q, torch.randn(BATCH), logits).backward()
+    ensemble.weighting_loss(q, torch.randn(BATCH), logits).backward()
     assert q.grad is None
     assert logits.grad.abs().sum() > 0
 
@@ -117,7 +118,7 @@ def drawn_target_values(update, batch):
     delta, log_prob = losses.sample_residual(
         *networks.actor(x, base), noise, networks.residual_dims
     )
-    members = losses.draw_members(params.num_critics, params.num_subsample_critics, generator)
+    members = ensemble.draw_members(params.num_critics, params.num_subsample_critics, generator)
     drawn = range(params.num_critics) if members is None else members.tolist()
     q = torch.stack(
         [

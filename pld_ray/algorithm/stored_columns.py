@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
 import torch
 
-from pld_ray.algorithm.residual.networks import ResidualNetworks
-from pld_ray.columns import BASE_ACTION, FEATURE_PREFIX, IMAGE_PREFIX
-from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.columns import BASE_ACTION, FEATURE_PREFIX, IMAGE_PREFIX, VECTOR_KEYS
+from pld_ray.config.learner import LearnerParams
 from pld_ray.errors import UserError
 from pld_ray.networks.encoders import FrozenFeatures, feature_key
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
+
+
+class Reader(Protocol):
+    """What networks read of the replay.
+
+    Attributes:
+        observation_keys: vector columns that make the observation, in order.
+        image_columns: camera -> the column it is read from.
+        frozen_features: the encoder whose features are stored in place of images.
+        extra_columns: further columns that the losses need.
+    """
+
+    observation_keys: list[str]
+    image_columns: dict[str, str]
+    frozen_features: FrozenFeatures | None
+
+    @property
+    def extra_columns(self) -> Mapping[str, ColumnSpec]: ...
 
 
 class ReturnRangeError(UserError, ValueError):
@@ -23,10 +40,11 @@ class ReturnRangeError(UserError, ValueError):
 
 def make_replay(
     schema: ReplaySchema,
-    params: ResidualSACParams,
+    params: LearnerParams,
     device: torch.device,
     seed: int,
     num_shards: int = 1,
+    ring: type[FrameRing] = FrameRing,
 ) -> SymmetricReplay:
     """Both rings of one learner, each with its share of the capacity."""
     capacities = [
@@ -34,13 +52,13 @@ def make_replay(
         for capacity in (params.offline_capacity, params.online_capacity)
     ]
     return SymmetricReplay(
-        offline=FrameRing(schema, capacities[0], device, seed=2 * seed),
-        online=FrameRing(schema, capacities[1], device, seed=2 * seed + 1),
+        offline=ring(schema, capacities[0], device, seed=2 * seed),
+        online=ring(schema, capacities[1], device, seed=2 * seed + 1),
     )
 
 
 def replay_schema(
-    networks: ResidualNetworks, observations: gym.spaces.Dict, actions: gym.spaces.Box
+    networks: Reader, observations: gym.spaces.Dict, actions: gym.spaces.Box
 ) -> ReplaySchema:
     """The replay's columns for these spaces, `base_action` among the observations.
 
@@ -68,11 +86,7 @@ def replay_schema(
         "intervened": ColumnSpec((), "bool"),
         "mc_return": ColumnSpec((), "float32"),
     }
-    if networks.discrete_critic is not None:
-        columns |= {
-            "discrete_action": ColumnSpec((), "float32"),
-            "discrete_penalty": ColumnSpec((), "float32"),
-        }
+    columns |= networks.extra_columns
     if frozen is None:
         return ReplaySchema(columns, networks.observation_keys)
     return ReplaySchema(columns, networks.observation_keys, frozen.fingerprint)
@@ -82,7 +96,7 @@ def store_episodes(
     ring: FrameRing,
     columns: Mapping[str, np.ndarray],
     episode_lengths: list[int],
-    params: ResidualSACParams,
+    params: LearnerParams,
     frozen: FrozenFeatures | None,
 ) -> None:
     """Write whole episodes, with the reward that is learnt from and features in place of images.
@@ -138,3 +152,13 @@ def check_returns(returns: torch.Tensor, value_range: Sequence[float]) -> None:
             f"algorithm.value_range={list(value_range)}, all that the categorical critic can "
             "represent: set it to the returns that the reward allows, or set critic_atoms=1"
         )
+
+
+def vector_keys(observations: gym.spaces.Dict) -> list[str]:
+    """The observation columns that are concatenated into the networks' input, in order."""
+    keys = [key for key in VECTOR_KEYS if key in observations.spaces]
+    if not keys:
+        raise ValueError(
+            f"the environment gives none of {VECTOR_KEYS}; it gives {sorted(observations)}"
+        )
+    return keys

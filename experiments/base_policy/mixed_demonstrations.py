@@ -1,0 +1,78 @@
+"""Record demonstrations of which some see the object where it is and some beside it.
+
+    python experiments/base_policy/mixed_demonstrations.py --dataset DIR [--episodes 200]
+
+Each episode's demonstrator errs or not, as drawn, and its arm is pushed with a strength of its own;
+what is recorded is what was executed. Failures are kept: `pld-ray acrlpd --demo_path=DIR` clones
+successes and learns the value of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from demonstrator import Demonstrator
+
+import envs
+from envs.experts import Perception
+from pld_ray.columns import Columns
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.rollout.episode import EpisodeBuilder
+
+FPS = 20
+CORRELATION = 0.9  # of consecutive pushes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dataset", type=Path, required=True, help="folder of the dataset")
+    parser.add_argument("--suite", default="pld_tabletop")
+    parser.add_argument("--task", default="pick_up_the_can_and_place_it_in_the_bin")
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--perfect", type=float, default=0.5, help="share that sees exactly")
+    parser.add_argument("--scale-error", type=float, default=0.43, help="of the others")
+    parser.add_argument("--push", type=float, default=0.3, help="greatest strength of the pushes")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    env = envs.LiberoEnv(arguments.suite, arguments.task)
+    about = {k: v for k, v in vars(arguments).items() if k not in ("dataset", "episodes")}
+    writer = EpisodeWriter(
+        arguments.dataset, Recording(env.task_description, FPS, "libero", about=about)
+    )
+    while len(writer) < arguments.episodes:
+        rng = np.random.default_rng([arguments.seed, len(writer)])
+        perfect = bool(rng.random() < arguments.perfect)
+        perception = Perception(scale_error=0.0 if perfect else arguments.scale_error)
+        columns = play(env, Demonstrator(env, perception), arguments.push, rng)
+        writer.add(columns, {"perfect": perfect})
+        if len(writer) % 20 == 0:
+            print(f"{len(writer)} episodes, {sum(writer.successes)} successes", flush=True)
+    env.close()
+    writer.finish()
+    print(f"{arguments.dataset}: {sum(writer.successes)} of {len(writer)} succeed")
+
+
+def play(
+    env: envs.LiberoEnv, demonstrator: Demonstrator, push: float, rng: np.random.Generator
+) -> Columns:
+    """One episode's columns [L + 1, ...]."""
+    observation, _ = env.reset(seed=int(rng.integers(2**31)))
+    strength, pushed = push * rng.random(), np.zeros(3)
+    builder = EpisodeBuilder()
+    terminated = truncated = False
+    info: dict = {}
+    while not (terminated or truncated):
+        pushed = CORRELATION * pushed + np.sqrt(1 - CORRELATION**2) * rng.standard_normal(3)
+        action = demonstrator.act()
+        action[:3] = np.clip(action[:3] + strength * pushed, -1.0, 1.0)
+        before = {key: value[None] for key, value in observation.items()}
+        observation, reward, terminated, truncated, info = env.step(action)
+        builder.add(before, 0, action, reward, terminated, truncated, residual_scale=0.0)
+    after = {key: value[None] for key, value in observation.items()}
+    return builder.finish(after, 0, bool(info["is_success"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Q-chunking (ACRLPD): a flow policy over action chunks and critics of whole chunks."""

@@ -1,0 +1,169 @@
+"""Actors over action chunks: a flow, and a one-step policy distilled from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from pld_ray.algorithm.chunked import losses
+
+
+class ChunkActor(Protocol):
+    """What the update, the runner and an export need of an actor; chunks are in [-1, 1].
+
+    An observation is whatever `ChunkedNetworks.encode` makes of a batch. Randomness is handed in,
+    so that equal noise gives equal chunks whoever shares the batch.
+    """
+
+    def features(self, observation: Tensor) -> Tensor:
+        """What the critics see, [B, Z]."""
+
+    def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
+        """Chunks [K, B, H, A] of the same B observations from noise [K, B, H, A]."""
+
+    def bc_loss(
+        self,
+        observation: Tensor,
+        chunks: Tensor,
+        weights: Tensor,
+        noise: Tensor,
+        time: Tensor,
+        total: Tensor | None = None,
+    ) -> Tensor:
+        """L_BC of chunks [B, H, A] under weights [B, H], at noise [B, H, A] and times [B]."""
+
+
+class ChunkNetwork(nn.Module):
+    """MLP from an observation and a chunk to a chunk.
+
+    The observation's part of the first layer is computed once for all chunks.
+
+    Args:
+        observation_dim: Z.
+        horizon, action_dim: H and A.
+        hidden_dims: widths of the hidden layers (GELU).
+        timed: a time is part of the input.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        horizon: int,
+        action_dim: int,
+        hidden_dims: Sequence[int],
+        timed: bool,
+    ) -> None:
+        super().__init__()
+        size, first = horizon * action_dim, hidden_dims[0]
+        self.context = nn.Linear(observation_dim, first)
+        self.entry = nn.Linear(size, first, bias=False)
+        self.time = nn.Linear(1, first, bias=False) if timed else None
+        layers: list[nn.Module] = [nn.GELU()]
+        for inputs, outputs in pairwise(hidden_dims):
+            layers += [nn.Linear(inputs, outputs), nn.GELU()]
+        self.trunk = nn.Sequential(*layers, nn.Linear(hidden_dims[-1], size))
+
+    def forward(
+        self, context: Tensor, chunks: Tensor, time: Tensor | float | None = None
+    ) -> Tensor:
+        """A chunk [..., B, H, A].
+
+        Args:
+            context: `self.context(observation)`, [B, W].
+            chunks: [..., B, H, A].
+            time: [B] or one for all, where it is part of the input.
+        """
+        hidden = self.entry(chunks.flatten(-2)) + context
+        if self.time is not None:
+            weight = self.time.weight[:, 0]
+            assert time is not None, "the flow's network knows the time"
+            hidden = hidden + (
+                time[:, None] * weight if isinstance(time, Tensor) else time * weight
+            )
+        return self.trunk(hidden).view_as(chunks)
+
+
+class FlowActor(nn.Module):
+    """A flow from noise to chunks: its velocity field is the network.
+
+    Args:
+        observation_dim, horizon, action_dim, hidden_dims: of `ChunkNetwork`.
+        flow_steps: Euler steps.
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        horizon: int,
+        action_dim: int,
+        hidden_dims: Sequence[int],
+        flow_steps: int,
+    ) -> None:
+        super().__init__()
+        self.flow_steps = flow_steps
+        self.velocity = ChunkNetwork(observation_dim, horizon, action_dim, hidden_dims, timed=True)
+
+    def features(self, observation: Tensor) -> Tensor:
+        """The observation itself."""
+        return observation
+
+    def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
+        """Chunks [K, B, H, A] in [-1, 1]."""
+        context = self.velocity.context(observation)
+        return losses.integrate(
+            lambda x, time: self.velocity(context, x, time), noise, self.flow_steps
+        )
+
+    def bc_loss(
+        self,
+        observation: Tensor,
+        chunks: Tensor,
+        weights: Tensor,
+        noise: Tensor,
+        time: Tensor,
+        total: Tensor | None = None,
+    ) -> Tensor:
+        """L_BC, see `losses.flow_loss`."""
+        x, target = losses.flow_path(chunks, noise, time)
+        velocity = self.velocity(self.velocity.context(observation), x, time)
+        return losses.flow_loss(velocity, target, weights, total)
+
+
+class DistilledActor(nn.Module):
+    """A one-step policy mu(s, z) beside the flow that it follows.
+
+    Args:
+        flow: trained by cloning alone.
+        one_step: from noise to a chunk in one pass.
+    """
+
+    def __init__(self, flow: FlowActor, one_step: ChunkNetwork) -> None:
+        super().__init__()
+        self.flow, self.one_step = flow, one_step
+
+    def features(self, observation: Tensor) -> Tensor:
+        """The observation itself."""
+        return observation
+
+    def propose(self, observation: Tensor, noise: Tensor) -> Tensor:
+        """mu(s, z) [..., B, H, A], not clipped."""
+        return self.one_step(self.one_step.context(observation), noise)
+
+    def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
+        """Chunks [K, B, H, A] in [-1, 1]."""
+        return self.propose(observation, noise).clamp(-1.0, 1.0)
+
+    def bc_loss(
+        self,
+        observation: Tensor,
+        chunks: Tensor,
+        weights: Tensor,
+        noise: Tensor,
+        time: Tensor,
+        total: Tensor | None = None,
+    ) -> Tensor:
+        """L_BC of the flow."""
+        return self.flow.bc_loss(observation, chunks, weights, noise, time, total)

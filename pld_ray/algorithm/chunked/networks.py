@@ -1,0 +1,179 @@
+"""All networks of one Q-chunking agent."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pld_ray.algorithm.chunked import losses
+from pld_ray.algorithm.chunked.actor import ChunkNetwork, DistilledActor, FlowActor
+from pld_ray.algorithm.stored_columns import vector_keys
+from pld_ray.columns import VECTOR_KEYS
+from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.networks.critic_ensemble import CriticEnsemble
+from pld_ray.networks.encoders import FrozenFeatures
+from pld_ray.networks.normalizer import ObservationNormalizer
+from pld_ray.replay.schema import ColumnSpec
+
+Batch = Mapping[str, Tensor]
+
+
+class ChunkedNetworks(nn.Module):
+    """Actor, its moving average, chunk critics, their targets, observation statistics.
+
+    Inside, actions are in [-1, 1] whatever the bounds of the action space.
+
+    Args:
+        observation_dim: D, of the concatenated observation vector.
+        action_dim: A.
+        params: `ACRLPDParams`.
+        low, high: bounds of the action space, scalars or [A].
+        observation_keys: columns of an observation that make the vector, in order.
+
+    Attributes:
+        actor: theta, which is trained.
+        ema_actor: its moving average, which acts and is exported.
+        critic, target_critic: phi and its slow copy.
+    """
+
+    action_low: Tensor
+    action_high: Tensor
+    trained_only = ("actor", "target_critic")
+    """Parts that no action needs."""
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        params: ACRLPDParams,
+        low: float | np.ndarray = -1.0,
+        high: float | np.ndarray = 1.0,
+        observation_keys: Sequence[str] = VECTOR_KEYS[:1],
+    ) -> None:
+        super().__init__()
+        self.params, self.observation_keys = params, list(observation_keys)
+        self.image_columns: dict[str, str] = {}
+        self.frozen_features: FrozenFeatures | None = None
+        self.extra_columns = {"success": ColumnSpec((), "bool")}
+        self.normalizer = ObservationNormalizer(observation_dim)
+        self.action_dim = action_dim
+        shape = observation_dim, params.horizon, action_dim, params.hidden_dims
+        self.actor: FlowActor | DistilledActor = FlowActor(*shape, params.flow_steps)
+        if params.improvement == "distill":
+            self.actor = DistilledActor(self.actor, ChunkNetwork(*shape, timed=False))
+        self.ema_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.critic = CriticEnsemble(
+            observation_dim,
+            params.horizon * action_dim,
+            params.num_critics,
+            params.critic_hidden_dims or params.hidden_dims,
+            params.critic_layer_norm,
+            observes_base_action=False,
+            dropout=params.critic_dropout,
+            num_atoms=params.critic_atoms,
+            value_range=(params.value_range[0], params.value_range[1]),
+            weighted="weighted" in (params.target_reduction, params.actor_reduction),
+        )
+        self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        for name, bound in (("action_low", low), ("action_high", high)):
+            values = np.broadcast_to(np.float32(bound), action_dim)
+            self.register_buffer(name, torch.tensor(values.copy()))
+
+    @classmethod
+    def of_spaces(
+        cls,
+        observations: gym.spaces.Dict,
+        actions: gym.spaces.Box,
+        params: ACRLPDParams,
+        seed: int = 0,
+    ) -> ChunkedNetworks:
+        """The networks of an environment's spaces.
+
+        Args:
+            observations: vector columns are read, all others are not.
+            actions: [A], with bounds.
+            params: see `ACRLPDParams`.
+            seed: of the initial weights; the global generator is left as it was.
+
+        Raises:
+            ValueError: no vector column, or a dimension of the action without bounds.
+        """
+        keys = vector_keys(observations)
+        unbounded = np.flatnonzero(~(np.isfinite(actions.low) & np.isfinite(actions.high)))
+        if len(unbounded):
+            raise ValueError(
+                f"action dimension {unbounded[0]} has no bounds: a flow gives actions in [-1, 1] "
+                "of them; give the environment's action space finite bounds"
+            )
+        width = sum(int(np.prod(observations.spaces[key].shape or ())) for key in keys)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return cls(width, actions.shape[0], params, actions.low, actions.high, keys)
+
+    # --- acting and training alike ---------------------------------------------------------------
+
+    def encode(self, batch: Batch, successor: bool = False) -> Tensor:
+        """What the actor sees at a window's start, or at its end, [B, D]."""
+        return self.normalizer(batch["next_observation" if successor else "observation"])
+
+    def outputs(
+        self, critic: CriticEnsemble, x: Tensor, chunks: Tensor, members: Tensor | None = None
+    ) -> Tensor:
+        """`CriticEnsemble.outputs` at chunks [B, H, A]: [M, B] or [M, B, Z]."""
+        flat = chunks.flatten(-2)
+        return critic.outputs(x, flat, flat, members)
+
+    def judge(self, x: Tensor, chunks: Tensor) -> Tensor:
+        """Q of the online critics [N, K, B] at candidates [K, B, H, A] of the same B features."""
+        flat = chunks.flatten(-2)
+        return self.critic.otf(x, flat[0], flat)
+
+    def choose(self, x: Tensor, chunks: Tensor) -> Tensor:
+        """The candidate that the online critics like best, [B, H, A]; of one, that one."""
+        if len(chunks) == 1:
+            return chunks[0]
+        reduction, logits = self.params.actor_reduction, self.critic.reduction_logits
+        return losses.best_candidate(chunks, self.judge(x, chunks), reduction, logits)
+
+    def to_unit(self, actions: Tensor) -> Tensor:
+        """Actions of the environment [..., A] in [-1, 1]."""
+        middle, half = (self.action_low + self.action_high) / 2, self.action_high - self.action_low
+        return (actions - middle) / (half / 2)
+
+    def from_unit(self, actions: Tensor) -> Tensor:
+        """Actions in [-1, 1] as the environment takes them, [..., A]."""
+        middle, half = (self.action_low + self.action_high) / 2, self.action_high - self.action_low
+        return middle + actions * (half / 2)
+
+    def act(self, observation: Batch, noise: Tensor, cloned: bool = False) -> Tensor:
+        """The chunk [B, H, A] to play, in the environment's units.
+
+        Args:
+            observation: vector columns [B, ...].
+            noise: standard normal, [K, B, H, A] for K candidates.
+            cloned: candidates of the flow, which clones data, also where a one-step policy acts.
+        """
+        columns = [observation[key].flatten(1) for key in self.observation_keys]
+        x = self.normalizer(torch.cat([column.float() for column in columns], dim=-1))
+        actor = self.ema_actor
+        if cloned and isinstance(actor, DistilledActor):
+            actor = actor.flow
+        return self.from_unit(self.choose(actor.features(x), actor.sample(x, noise)))
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    def keep_what_acts(self) -> None:
+        """Drop all that no action needs."""
+        for name in self.trained_only:
+            setattr(self, name, None)
+
+    def acting_state(self) -> dict[str, Tensor]:
+        """Of the state, what `keep_what_acts` keeps."""
+        return {
+            k: v for k, v in self.state_dict().items() if k.split(".")[0] not in self.trained_only
+        }

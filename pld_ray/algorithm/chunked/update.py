@@ -1,0 +1,279 @@
+"""Q-chunking, one gradient step after the other, in plain PyTorch.
+
+    update_critic -> update_flow -> (update_one_step) -> update_target -> update_average
+
+The equations are in `losses.py`; here is the order in which they are applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pld_ray.algorithm import categorical
+from pld_ray.algorithm.chunked import losses
+from pld_ray.algorithm.chunked.actor import DistilledActor
+from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.algorithm.compiled import compile_networks
+from pld_ray.algorithm.descent import Descent
+from pld_ray.algorithm.ensemble import draw_members, weighting_loss
+from pld_ray.algorithm.metrics import UpdateMetrics
+from pld_ray.algorithm.nonfinite import Batch, LossChecks
+from pld_ray.algorithm.optimizers import AllReduce
+from pld_ray.config.acrlpd import ACRLPDParams
+
+
+class WindowReplay(Protocol):
+    """What the update needs of a replay."""
+
+    def sample_windows(
+        self, batch_size: int, horizon: int, gamma: float, positive_share: float, tail: str
+    ) -> Batch: ...
+
+
+def trained_parameters(networks: ChunkedNetworks) -> dict[str, list[nn.Parameter]]:
+    """The parameters that each loss trains, and no other does."""
+    actor = networks.actor
+    groups = {"critic": list(networks.critic.parameters())}
+    if isinstance(actor, DistilledActor):
+        return groups | {
+            "flow": list(actor.flow.parameters()),
+            "one_step": list(actor.one_step.parameters()),
+        }
+    return groups | {"flow": list(actor.parameters())}
+
+
+def make_optimizers(networks: ChunkedNetworks, params: ACRLPDParams) -> dict[str, Optimizer]:
+    """Fused Adam (AdamW with weight decay) for each group of `trained_parameters`."""
+    rates = {"critic": params.critic_lr, "flow": params.actor_lr, "one_step": params.actor_lr}
+    return {
+        name: torch.optim.AdamW(group, rates[name], weight_decay=params.weight_decay, fused=True)
+        for name, group in trained_parameters(networks).items()
+    }
+
+
+class ChunkedUpdate:
+    """Gradient steps of Q-chunking; a loss that is not finite raises `NonFiniteLossError`.
+
+    Args:
+        networks: what is trained.
+        optimizers: one per group of `trained_parameters`; see `make_optimizers`.
+        replay: `SymmetricReplay` of two `ChunkRing`s, or anything with its `sample_windows`.
+        params: see `ACRLPDParams`.
+        seed: of the update's own generator; the global one is never used.
+        checks_at_once: losses looked at together, see `LossChecks`; None chooses by device.
+        all_reduce: averages over several learners, in place; None is a single one.
+    """
+
+    def __init__(
+        self,
+        networks: ChunkedNetworks,
+        optimizers: Mapping[str, Optimizer],
+        replay: WindowReplay,
+        params: ACRLPDParams,
+        seed: int = 0,
+        checks_at_once: int | None = None,
+        all_reduce: AllReduce | None = None,
+    ) -> None:
+        self.networks, self.replay, self.params = networks, replay, params
+        self.device = networks.action_low.device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        if params.critic_dropout:
+            networks.critic.dropout_generator = self.generator
+            networks.target_critic.dropout_generator = self.generator
+        if params.compile_backend != "none":
+            compile_networks(networks, params.compile_backend)
+        self.targets: list[Tensor] = list(networks.target_critic.parameters())
+        self.followed: list[Tensor] = list(networks.critic.parameters())
+        self.average: list[Tensor] = list(networks.ema_actor.parameters())
+        self.averaged: list[Tensor] = list(networks.actor.parameters())
+        self.updates = 0
+        self.all_reduce = all_reduce
+        self.checks = LossChecks(self.device, checks_at_once)
+        low, high = params.value_range
+        self.metrics = UpdateMetrics((low, high), active_share=1.0)
+        self.optimizers = dict(optimizers)
+        self.descent = Descent(
+            trained_parameters(networks),
+            optimizers,
+            params.grad_clip_norm,
+            self.checks,
+            self.metrics,
+            all_reduce,
+        )
+
+    # --- the algorithm ---------------------------------------------------------------------------
+
+    def run(self, num_updates: int) -> dict[str, float]:
+        """Make `num_updates` updates.
+
+        Returns:
+            Means over the call: critic_loss, critic_grad_norm, td_target_mean, q_mean, q_max,
+            q_out_of_bound, flow_loss, flow_grad_norm, positive_share (of windows cloned); with
+            `distill` one_step_loss, one_step_grad_norm, q_policy.
+
+        Raises:
+            NonFiniteLossError: see the class.
+        """
+        self.metrics.clear()
+        self.checks.clear()
+        for _ in range(num_updates):
+            self.step(self.sample())
+        self.checks.look()
+        return self.metrics.means()
+
+    def sample(self) -> Batch:
+        """Windows of the replay, their actions in [-1, 1]; steps past the end are 0."""
+        params = self.params
+        batch = self.replay.sample_windows(
+            params.batch_size, params.horizon, params.gamma, params.positive_share, params.tail
+        )
+        batch["actions"] = self.networks.to_unit(batch["actions"]) * batch["valid"].unsqueeze(-1)
+        return batch
+
+    def step(self, batch: Batch) -> None:
+        """One update of everything."""
+        observation = self.networks.encode(batch)
+        x = self.networks.actor.features(observation).detach()
+        self.update_critic(batch, x)
+        self.update_flow(batch, observation)
+        if isinstance(self.networks.actor, DistilledActor):
+            self.update_one_step(batch, observation, x)
+        self.update_target()
+        self.update_average()
+        self.updates += 1
+
+    def update_critic(self, batch: Batch, x: Tensor) -> None:
+        """L_C: regress every critic onto the target."""
+        networks, critic = self.networks, self.networks.critic
+        with torch.no_grad():
+            target, distribution = self.td_target(batch)
+        weights = self.window_weights(batch)
+        total = self.total(weights)
+        outputs = networks.outputs(critic, x, batch["actions"])
+        q = critic.value(outputs.detach())
+        if distribution is None:
+            loss = losses.critic_loss(outputs, target, weights, total)
+        else:
+            loss = losses.categorical_loss(outputs, distribution, weights, total)
+        if critic.reduction_logits is not None:
+            loss = loss + weighting_loss(q, target, critic.reduction_logits)
+        self.descent.step("critic", self.params.critic_weight * loss, batch, self.updates)
+        self.metrics.record("q", q)
+        self.metrics.record("td_target", target)
+
+    def td_target(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """y [B], and of categorical critics its distribution [B, Z].
+
+        a' is one draw of the policy, or the best of N' draws by the online critics; the target
+        critics evaluate it.
+        """
+        networks, params = self.networks, self.params
+        observation = networks.encode(batch, successor=True)
+        x = networks.actor.features(observation)
+        noise = self.noise(params.target_draws, *batch["actions"].shape)
+        chunk = networks.choose(x, networks.actor.sample(observation, noise))
+        members = draw_members(params.num_critics, params.num_subsample_critics, self.generator)
+        critic = networks.target_critic
+        outputs = networks.outputs(critic, x, chunk, members)
+        logits: Tensor | None = critic.reduction_logits
+        if logits is not None and members is not None:
+            logits = logits[members]
+        reward, discount, reduction = batch["reward"], batch["discount"], params.target_reduction
+        if critic.num_atoms == 1:
+            return losses.td_target(reward, discount, outputs, reduction, logits), None
+        none = torch.zeros_like(reward)
+        probability, _ = categorical.choose_distribution(
+            outputs.unsqueeze(1), critic.atoms, none.unsqueeze(0), 0.0, reduction, False, logits
+        )
+        distribution = categorical.project(probability, reward, discount, critic.atoms)
+        return distribution @ critic.atoms, distribution
+
+    def update_flow(self, batch: Batch, observation: Tensor) -> None:
+        """L_BC: clone what may be cloned."""
+        chunks, weights = batch["actions"], self.cloning_weights(batch)
+        uniform = torch.rand(len(chunks), generator=self.generator, device=self.device)
+        loss = self.networks.actor.bc_loss(
+            observation,
+            chunks,
+            weights,
+            self.noise(*chunks.shape),
+            losses.flow_time(uniform),
+            self.total(weights),
+        )
+        self.descent.step("flow", self.params.bc_weight * loss, batch, self.updates)
+        self.metrics.record("positive_share", weights.amax(1).mean())
+
+    def update_one_step(self, batch: Batch, observation: Tensor, x: Tensor) -> None:
+        """L_A of `distill`: follow the flow, and climb the online critics."""
+        networks, params = self.networks, self.params
+        actor, critic = networks.actor, networks.critic
+        assert isinstance(actor, DistilledActor)
+        noise = self.noise(*batch["actions"].shape)
+        with torch.no_grad():
+            flow_chunks = actor.flow.sample(observation, noise)
+        chunks = actor.propose(observation, noise)
+        q = critic.value(networks.outputs(critic, x, chunks.clamp(-1.0, 1.0)))
+        logits = critic.reduction_logits
+        loss = losses.distill_loss(
+            chunks,
+            flow_chunks,
+            q,
+            params.distill_alpha,
+            params.actor_reduction,
+            None if logits is None else logits.detach(),
+        )
+        self.descent.step("one_step", params.actor_weight * loss, batch, self.updates)
+        self.metrics.record("q_policy", q.detach())
+
+    def update_target(self) -> None:
+        """phi_bar <- (1 - tau) phi_bar + tau phi."""
+        with torch.no_grad():
+            torch._foreach_lerp_(self.targets, self.followed, self.params.tau)
+
+    def update_average(self) -> None:
+        """theta_bar <- beta theta_bar + (1 - beta) theta."""
+        with torch.no_grad():
+            torch._foreach_lerp_(self.average, self.averaged, 1.0 - self.params.ema_decay)
+
+    # --- pieces of it ----------------------------------------------------------------------------
+
+    def window_weights(self, batch: Batch) -> Tensor:
+        """w_b: 1 for the windows that train the critics, [B]."""
+        valid = batch["valid"]
+        return (valid[:, -1] if self.params.tail == "drop" else valid[:, 0]).float()
+
+    def cloning_weights(self, batch: Batch) -> Tensor:
+        """valid * positive of the flow's loss, [B, H]; `bc_episodes=all` clones every window."""
+        valid = batch["valid"].float()
+        if self.params.bc_episodes == "all":
+            return valid
+        return valid * batch["positive"].unsqueeze(1)
+
+    def total(self, weights: Tensor) -> Tensor:
+        """sum(w), of several learners the mean of theirs: their gradients are averaged too."""
+        total = weights.sum()
+        if self.all_reduce is not None:
+            self.all_reduce([total])
+        return total
+
+    def noise(self, *shape: int) -> Tensor:
+        """Standard normal draws."""
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Generator and counter; networks and optimisers are saved by their owner."""
+        return {"updates": self.updates, "generator": self.generator.get_state().numpy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.updates = int(state["updates"])
+        generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
+        self.generator.set_state(generator)

@@ -1,0 +1,62 @@
+"""One optimiser step: gradient, mean over learners, check, clip, step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pld_ray.algorithm.metrics import UpdateMetrics
+from pld_ray.algorithm.nonfinite import Batch, LossChecks
+from pld_ray.algorithm.optimizers import AllReduce
+
+
+class Descent:
+    """Steps of several optimisers, each on parameters of its own.
+
+    Args:
+        parameters: name -> what that loss trains, and nothing else.
+        optimizers: name -> the optimiser of these parameters.
+        grad_clip_norm: global norm to which a gradient is clipped; 0 does not clip.
+        checks: look at each loss and gradient before its step.
+        metrics: takes `<name>_loss` and `<name>_grad_norm`.
+        all_reduce: averages gradients over several learners, in place; None is a single one.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Sequence[nn.Parameter]],
+        optimizers: Mapping[str, Optimizer],
+        grad_clip_norm: float,
+        checks: LossChecks,
+        metrics: UpdateMetrics,
+        all_reduce: AllReduce | None = None,
+    ) -> None:
+        self.parameters = {name: list(group) for name, group in parameters.items()}
+        self.optimizers = dict(optimizers)
+        self.grad_clip_norm = grad_clip_norm
+        self.checks, self.metrics, self.all_reduce = checks, metrics, all_reduce
+
+    def step(self, name: str, loss: Tensor, batch: Batch, update: int) -> None:
+        """One step on the parameters of `name` alone.
+
+        Args:
+            loss: a scalar; it may pass through other networks, which get no gradient.
+            batch: what it was computed from, and `update` its number, for what is said of a loss
+                that is not finite.
+        """
+        parameters = self.parameters[name]
+        gradients = torch.autograd.grad(loss, parameters)
+        if self.all_reduce is not None:
+            self.all_reduce(gradients)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        self.checks.add(name, loss.detach(), norm, batch, update)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if self.grad_clip_norm:
+            nn.utils.clip_grads_with_norm_(parameters, self.grad_clip_norm, norm)
+        self.optimizers[name].step()
+        self.metrics.record(f"{name}_loss", loss.detach())
+        self.metrics.record(f"{name}_grad_norm", norm)

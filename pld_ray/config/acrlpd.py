@@ -1,0 +1,124 @@
+"""Every parameter of Q-chunking (ACRLPD) beside those of `LearnerParams`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from pld_ray.config.learner import LearnerParams
+from pld_ray.config.residual_sac_checks import check_critic, need_field
+from pld_ray.options import check_options, option, with_default
+
+
+@dataclass
+class ACRLPDParams(LearnerParams):
+    """Parameters of ACRLPD: a flow policy over action chunks, improved by critics of chunks.
+
+    Raises:
+        ValueError: by `validate()`, naming the field, its value and the accepted range.
+    """
+
+    name: Literal["acrlpd"] = option(
+        "acrlpd", "What tells this configuration from that of another algorithm."
+    )
+
+    # --- chunks ----------------------------------------------------------------------------------
+    horizon: int = option(
+        5, "H: actions of a chunk, which the critics judge together.", within="[1, 1000]"
+    )
+    n_action_steps: int | None = option(
+        None,
+        "Actions of a chunk that are played before the next one is planned; None is `horizon`.",
+        within="[1, 1000]",
+    )
+    tail: Literal["pad", "drop"] = option(
+        "pad",
+        "Windows that an episode's end cuts: `pad` learns from them with what they hold, `drop` "
+        "leaves them out.",
+    )
+    positive_share: float = option(
+        0.1, "Least share of windows of successful episodes in a batch.", within="[0, 1]"
+    )
+
+    # --- the policy and its improvement ----------------------------------------------------------
+    improvement: Literal["best_of_n", "distill"] = option(
+        "best_of_n",
+        "`best_of_n`: the flow is cloned from data, and the best of its candidates is played. "
+        "`distill`: a one-step policy follows the flow and climbs Q (FQL), and one draw of it is "
+        "played.",
+    )
+    num_candidates: int = option(
+        32, "N: chunks among which the critics choose when acting.", within="[1, 1024]"
+    )
+    target_candidates: int = option(
+        4,
+        "N': chunks at a window's end among which the critics choose for the target; 1 takes one "
+        "draw.",
+        within="[1, 1024]",
+    )
+    flow_steps: int = option(10, "Euler steps from noise to a chunk.", within="[1, 1000]")
+    bc_episodes: Literal["positive", "all"] = option(
+        "positive", "Whose windows the flow clones: successful episodes', or `all`."
+    )
+    distill_alpha: float = option(
+        100.0, "Weight of the distance to the flow in the loss of `distill`.", within="[0, 1e6]"
+    )
+    critic_weight: float = option(1.0, "Weight of the critics' loss.", within="(0, 1e6]")
+    actor_weight: float = option(
+        1.0, "Weight of the loss that climbs Q; `best_of_n` has none.", within="(0, 1e6]"
+    )
+    bc_weight: float = option(0.01, "Weight of the flow's cloning loss.", within="(0, 1e6]")
+    ema_decay: float = option(
+        0.999,
+        "beta of the averaged policy, which acts and is exported; 0 acts with the policy itself.",
+        within="[0, 1)",
+    )
+    temperature: float = option(
+        0.0,
+        "Weight of the policy's entropy; a flow has no tractable log-probability, so it is 0.",
+        within="[0, 1e6]",
+    )
+
+    # --- phases ----------------------------------------------------------------------------------
+    offline_updates: int = option(
+        20_000, "Updates on the datasets before the first environment step.", within="[0, 1e10]"
+    )
+
+    # --- other defaults --------------------------------------------------------------------------
+    gamma: float = with_default(LearnerParams, "gamma", 0.99)
+    actor_lr: float = with_default(LearnerParams, "actor_lr", 3e-4)
+    critic_lr: float = with_default(LearnerParams, "critic_lr", 3e-4)
+    num_critics: int = with_default(LearnerParams, "num_critics", 10)
+    hidden_dims: list[int] = with_default(LearnerParams, "hidden_dims", [256, 256, 256])
+
+    @property
+    def played(self) -> int:
+        """Actions of a chunk that are played."""
+        return self.horizon if self.n_action_steps is None else self.n_action_steps
+
+    @property
+    def acting_candidates(self) -> int:
+        """Chunks drawn when acting."""
+        return self.num_candidates if self.improvement == "best_of_n" else 1
+
+    @property
+    def target_draws(self) -> int:
+        """Chunks drawn for the target."""
+        return self.target_candidates if self.improvement == "best_of_n" else 1
+
+    def validate(self) -> None:
+        """Raise ValueError on the first field outside its range, or that another one excludes."""
+        check_options(self, "algorithm.")
+        check_critic(self)
+        need = partial(need_field, self)
+        need(
+            self.played <= self.horizon,
+            "n_action_steps",
+            f"at most horizon={self.horizon}: a chunk holds no more actions",
+        )
+        need(
+            self.temperature == 0,
+            "temperature",
+            "0: a flow has no tractable log-probability, so that its entropy cannot be weighed",
+        )

@@ -1,0 +1,42 @@
+"""The configuration of `pld-ray acrlpd`, and which of the two a stored one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.config.groups import PolicyConfig
+from pld_ray.config.train import ConfigError, TrainConfig
+from pld_ray.options import option, with_default
+
+
+@dataclass
+class NoPolicyConfig(PolicyConfig):
+    """There is no frozen policy: the policy is what is learnt."""
+
+    type: Literal["none"] = option("none", "`none`: the policy is what is learnt.")  # type: ignore[assignment]
+
+
+@dataclass
+class ACRLPDTrainConfig(TrainConfig):
+    """`pld-ray acrlpd`."""
+
+    policy: NoPolicyConfig = field(default_factory=NoPolicyConfig)
+    algorithm: ACRLPDParams = field(default_factory=ACRLPDParams)  # type: ignore[assignment]
+    demo_episodes: Literal["successes", "all"] = with_default(TrainConfig, "demo_episodes", "all")
+
+    def validate(self) -> None:
+        """As `TrainConfig.validate`; further, there is nothing of a base policy to keep."""
+        super().validate()
+        for name in ("offline_cache", "pretrained_critic"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name} is of pld-ray train: pld-ray acrlpd has no base policy")
+
+
+def config_class_of(mapping: Mapping[str, Any]) -> type[TrainConfig]:
+    """The class whose configuration a mapping holds, by `algorithm.name`."""
+    algorithm = mapping.get("algorithm")
+    name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    return ACRLPDTrainConfig if name == "acrlpd" else TrainConfig

@@ -1,0 +1,115 @@
+"""What every learner here has, whatever it learns: replay, returns, optimisers, critics.
+
+Each algorithm's own parameters are a subclass, which may give a field another default
+(`with_default`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pld_ray.options import option
+
+
+@dataclass
+class LearnerParams:
+    """Parameters that all algorithms share."""
+
+    # --- replay -----------------------------------------------------------------------------------
+    online_capacity: int = option(250_000, "Rows of the online ring.", within="[2, 1e9]")
+    offline_capacity: int = option(100_000, "Rows of the offline ring.", within="[2, 1e9]")
+    batch_size: int = option(
+        256,
+        "Transitions, or windows of chunks, per gradient step, half of them offline while the "
+        "offline buffer is not empty.",
+        within="[2, 1e6]",
+    )
+    reward_scale: float = option(
+        1.0,
+        "Factor on the environment's reward in everything that learns; returns and `value_range` "
+        "are in units of the scaled reward. Experimental: no run to the end but at 1.",
+        within="(0, 1e6]",
+    )
+    reward_bias: float = option(
+        0.0,
+        "Added to each step's scaled reward, as Cal-QL's -5: reward_scale * r + reward_bias. "
+        "Experimental: no run to the end but at 0.",
+        within="[-1e6, 1e6]",
+    )
+
+    # --- learning ---------------------------------------------------------------------------------
+    gamma: float = option(0.98, "Discount per environment step.", within="(0, 1]")
+    tau: float = option(0.005, "Soft target update (formula 15).", within="(0, 1]")
+    utd: float = option(
+        1.0, "Gradient steps (critic updates) per stored environment step.", within="[0, 1000]"
+    )
+    actor_lr: float = option(5e-4, "Learning rate of the actor.", within="(0, 10]")
+    critic_lr: float = option(
+        5e-4, "Learning rate of the critics, and of the encoder that they train.", within="(0, 10]"
+    )
+    weight_decay: float = option(
+        0.0, "AdamW decay on actor and critic; 0 is plain Adam.", within="[0, 1000]"
+    )
+    grad_clip_norm: float = option(
+        0.0,
+        "Global norm to which the gradient of each optimiser is clipped; 0 switches it off.",
+        within="[0, 1e9]",
+    )
+
+    # --- critic -----------------------------------------------------------------------------------
+    num_critics: int = option(2, "Members N of the critic ensemble.", within="[1, 100]")
+    num_subsample_critics: int = option(
+        2,
+        "Members M drawn at random for each target; M = N = 2 is clipped double Q.",
+        within="[1, 100]",
+    )
+    target_reduction: Literal["min", "mean", "weighted"] = option(
+        "min",
+        "`min`, `mean` or `weighted` (learned softmax weights) over the drawn members in the TD "
+        "target.",
+    )
+    actor_reduction: Literal["min", "mean", "weighted"] = option(
+        "mean",
+        "`min`, `mean` or `weighted` over all members where the actor's actions are judged: in its "
+        "loss, and among candidates.",
+    )
+    critic_dropout: float = option(
+        0.0, "Probability of dropping a hidden unit of a critic.", within="[0, 1)"
+    )
+    critic_atoms: int = option(
+        51,
+        "Each critic is categorical over that many returns in `value_range`, so that Q lies in "
+        "it by construction; 1 regresses Q instead (formula 13).",
+        within="[1, 1001]",
+    )
+    value_range: list[float] = option(
+        [0.0, 1.0],
+        "Lowest and highest return that the reward allows; Q outside counts as `q_out_of_bound`.",
+        within="[-1e9, 1e9]",
+        items=(2, 2),
+    )
+
+    # --- networks ---------------------------------------------------------------------------------
+    hidden_dims: list[int] = option(
+        [256, 256],
+        "Widths of the actor's and each critic's hidden layers.",
+        within="[1, 8192]",
+        items=(1, 16),
+    )
+    critic_hidden_dims: list[int] = option(
+        [],
+        "Widths of each critic's hidden layers where they differ; empty is `hidden_dims`. "
+        "Experimental: no run to the end but empty.",
+        within="[1, 8192]",
+        items=(0, 16),
+    )
+    critic_layer_norm: bool = option(True, "LayerNorm before each critic activation.")
+    normalize_observations: bool = option(
+        True, "Standardise observations with fixed statistics of the offline and warm-up data."
+    )
+    compile_backend: Literal["none", "inductor", "aot_eager"] = option(
+        "none",
+        "torch.compile backend for critics and actor: `none`, `inductor` (with a GPU) or "
+        "`aot_eager`. Compiling takes a minute or more; on a CPU it does not pay.",
+    )

@@ -1,0 +1,68 @@
+"""A policy that is learnt, in the place of a base policy: chunks from `ChunkedNetworks`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.policies.protocol import Prediction
+
+
+class ChunkPolicy:
+    """A `BasePolicy` with the weights that the networks have at the moment.
+
+    Each row is computed alone: its answer does not depend on who shares the request.
+
+    Args:
+        networks: those of a learner, or of `keep_what_acts`.
+        shapes: observation column -> shape of a row, of the columns that the networks read.
+        seed: numbers with which a row's own seed is mixed; of a runner, so that its noise is its
+            own.
+        cloned: the flow alone, one draw of it, in place of the best of its candidates.
+
+    Attributes:
+        seed: may be set.
+    """
+
+    fingerprint = "learnt"
+
+    def __init__(
+        self,
+        networks: ChunkedNetworks,
+        shapes: Mapping[str, tuple[int, ...]],
+        seed: Sequence[int] = (0,),
+        cloned: bool = False,
+    ) -> None:
+        self.networks, self.seed, self.cloned = networks, list(seed), cloned
+        self.action_dim = networks.action_dim
+        self.chunk_size = networks.params.horizon
+        self.n_action_steps = networks.params.played
+        self.input_features = {key: tuple(shapes[key]) for key in networks.observation_keys}
+        self.num_candidates = 1 if cloned else networks.params.acting_candidates
+
+    def infer(
+        self,
+        observations: Mapping[str, np.ndarray],
+        tasks: Sequence[str],
+        env_ids: Sequence[int],
+        seeds: Sequence[int] | None = None,
+        leftovers: np.ndarray | None = None,
+    ) -> Prediction:
+        """Chunks [B, H, A]."""
+        seeds = [0] * len(env_ids) if seeds is None else seeds
+        chunks = [self._chunk(observations, row, seed) for row, seed in enumerate(seeds)]
+        return Prediction(np.stack(chunks))
+
+    def _chunk(self, observations: Mapping[str, np.ndarray], row: int, seed: int) -> np.ndarray:
+        rng = np.random.default_rng([*self.seed, seed])
+        shape = (self.num_candidates, 1, self.chunk_size, self.action_dim)
+        noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+        observation = {
+            key: torch.from_numpy(np.asarray(observations[key][row : row + 1]))
+            for key in self.input_features
+        }
+        with torch.inference_mode():
+            return self.networks.act(observation, noise, self.cloned)[0].numpy()

@@ -1,0 +1,30 @@
+"""The learner of Q-chunking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.optim import Optimizer
+
+from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers
+from pld_ray.replay import ChunkRing
+from pld_ray.rllib.learner import OffPolicyLearner
+
+
+class ACRLPDLearner(OffPolicyLearner):
+    """Learns a policy over chunks: `ChunkedUpdate` on windows of both rings."""
+
+    ring = ChunkRing
+
+    def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
+        return make_optimizers(networks, self.config.learner_params())
+
+    def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> ChunkedUpdate:
+        return ChunkedUpdate(
+            self.networks,
+            optimizers,
+            self.replay,
+            self.params,
+            seed,
+            all_reduce=self.shard.all_reduce,
+        )

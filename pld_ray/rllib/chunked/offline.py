@@ -1,0 +1,105 @@
+"""Datasets into the offline ring, and what a dataset must hold for that."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from pld_ray.columns import BASE_ACTION, SUCCESS, Columns, concatenate_episodes
+from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.data.dataset import open_datasets
+from pld_ray.data.demonstrations import Wanted, episodes_in
+from pld_ray.data.errors import DataError
+from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
+from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.messages import ReplayBatch
+from pld_ray.rllib.progress import Progress
+from pld_ray.rllib.runners import Runners
+
+log = logging.getLogger("pld_ray")
+STORED = ("action", "reward", "terminated", "truncated", "residual_scale", "intervened", SUCCESS)
+
+
+class OfflineData:
+    """Fills the offline ring from `demo_path`, at once, and takes the observation statistics.
+
+    Args:
+        config: `demo_path`, `demo_episodes`.
+        progress, learners, runners: of the run.
+    """
+
+    def __init__(
+        self, config: OffPolicyConfig, progress: Progress, learners: Learners, runners: Runners
+    ) -> None:
+        self.config, self.learners, self.runners = config, learners, runners
+
+    def step(self) -> bool:
+        """Read and store everything; True.
+
+        Raises:
+            DataError: a dataset is of another environment, or cannot be learnt from.
+        """
+        wanted, task = self.runners.describe_environment()
+        successes_only = self.config.demo_episodes == "successes"
+        facts: list[EpisodeFacts] = []
+        episodes: list[Columns] = []
+        for path in self.config.demo_path:
+            before = len(episodes)
+            for dataset, index, episode in episodes_in(path, wanted, successes_only):
+                where = f"{dataset.root}, episode {index}"
+                length = len(episode["reward"]) - 1
+                facts.append(EpisodeFacts(where, length, bool(episode[SUCCESS].any())))
+                episodes.append(as_stored(episode, wanted))
+            log.info("%s: %d episodes for the offline replay", path, len(episodes) - before)
+            for dataset in open_datasets(path):
+                if told := set(dataset.tasks) - {task}:
+                    log.warning("%s: %s; the environment's task is %r", dataset.root, told, task)
+        check_episodes(facts, self.config.learner_params())
+        shards = max(1, self.config.num_learners)
+        self.learners.store(
+            [
+                ReplayBatch(*concatenate_episodes(episodes[shard::shards]), "offline", shard)
+                for shard in range(shards)
+            ]
+        )
+        self.learners.fit_normalizer()
+        return True
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Nothing: the datasets are read again."""
+
+    def load(self, folder: pathlib.Path) -> None:
+        """Nothing."""
+
+
+def as_stored(episode: Columns, wanted: Wanted) -> Columns:
+    """A recorded episode [L + 1, ...] as a runner of Q-chunking would have stored it."""
+    kept = {name: episode[name] for name in (*wanted.observations, *STORED)}
+    return {**kept, BASE_ACTION: np.zeros_like(episode["action"])}
+
+
+def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> None:
+    """Refuse demonstrations that chunks of H actions cannot be learnt from.
+
+    Raises:
+        DataError: there are none, one is shorter than H, or there is none to clone.
+    """
+    if not episodes:
+        raise DataError(
+            "there are no demonstrations: name a LeRobotDataset with demo_path (--demo_path=DIR)"
+        )
+    shortest = min(episodes, key=lambda episode: episode.length)
+    if shortest.length < params.horizon:
+        raise DataError(
+            f"{shortest.where} has {shortest.length} steps and algorithm.horizon="
+            f"{params.horizon}: lower the horizon, or leave the episode out"
+        )
+    if params.bc_episodes == "positive" and not any(episode.success for episode in episodes):
+        raise DataError(
+            f"none of the {len(episodes)} episodes of demo_path ended in success, so that there is "
+            "nothing to clone: record some (pld-ray collect), or clone all episodes with "
+            "--algorithm.bc_episodes=all"
+        )

@@ -1,0 +1,238 @@
+"""One update: who gets which gradient, in which order, and what it draws."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from pld_ray.algorithm.chunked import losses
+from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers
+from pld_ray.algorithm.nonfinite import NonFiniteLossError
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema
+from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.replay import ChunkRing
+
+D, A, H = 4, 2, 3
+OBSERVATIONS = gym.spaces.Dict(
+    {
+        "observation.state": gym.spaces.Box(-np.inf, np.inf, (D,), np.float32),
+        "base_action": gym.spaces.Box(-1, 1, (A,), np.float32),
+    }
+)
+ACTIONS = gym.spaces.Box(np.float32([-1, -2]), np.float32([1, 4]))
+
+
+def make_update(seed=0, fill=True, **options):
+    params = ACRLPDParams(
+        **{
+            "horizon": H,
+            "batch_size": 16,
+            "hidden_dims": [16, 16],
+            "num_critics": 3,
+            "critic_atoms": 1,
+            "flow_steps": 3,
+            "target_candidates": 2,
+            **options,
+        }
+    )
+    params.validate()
+    networks = ChunkedNetworks.of_spaces(OBSERVATIONS, ACTIONS, params, seed)
+    schema = replay_schema(networks, OBSERVATIONS, ACTIONS)
+    replay = make_replay(schema, params, torch.device("cpu"), seed, ring=ChunkRing)
+    if fill:
+        for number, ring in enumerate((replay.offline, replay.online)):
+            ring.add_episodes(*episodes(number), gamma=params.gamma)
+    optimizers = make_optimizers(networks, params)
+    return ChunkedUpdate(networks, optimizers, replay, params, seed)
+
+
+def episodes(seed, lengths=(5, 4, 6), successes=(True, False, True)):
+    rng = np.random.default_rng(seed)
+    rows = sum(lengths) + len(lengths)
+    columns = {
+        "observation.state": rng.standard_normal((rows, D)).astype(np.float32),
+        "action": rng.uniform(ACTIONS.low, ACTIONS.high, (rows, A)).astype(np.float32),
+        "base_action": np.zeros((rows, A), np.float32),
+        "residual_scale": np.zeros(rows, np.float32),
+        **{name: np.zeros(rows, bool) for name in ("terminated", "truncated", "intervened")},
+        "reward": np.zeros(rows, np.float32),
+        "success": np.zeros(rows, bool),
+    }
+    end = 0
+    for length, success in zip(lengths, successes, strict=True):
+        last = end + length - 1
+        columns["terminated"][last], columns["truncated"][last] = success, not success
+        columns["reward"][last] = success
+        columns["success"][last] = success
+        end += length + 1
+    return columns, list(lengths)
+
+
+def state(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def changed(before, module):
+    return any(not torch.equal(v, module.state_dict()[k]) for k, v in before.items())
+
+
+@pytest.mark.parametrize("improvement", ["best_of_n", "distill"])
+@pytest.mark.parametrize("atoms", [1, 11])
+def test_losses_do_not_cross(improvement, atoms):
+    update = make_update(improvement=improvement, critic_atoms=atoms)
+    networks = update.networks
+    batch = update.sample()
+    observation = networks.encode(batch)
+    x = networks.actor.features(observation)
+    parts = {"critic": networks.critic, "flow": networks.actor}
+    if improvement == "distill":
+        parts |= {"flow": networks.actor.flow, "one_step": networks.actor.one_step}
+    steps = {
+        "critic": lambda: update.update_critic(batch, x),
+        "flow": lambda: update.update_flow(batch, observation),
+        "one_step": lambda: update.update_one_step(batch, observation, x),
+    }
+    for name in parts:
+        before = {other: state(module) for other, module in parts.items()}
+        steps[name]()
+        for other, module in parts.items():
+            assert changed(before[other], module) == (other == name), (name, other)
+    assert not any(p.requires_grad for p in networks.target_critic.parameters())
+    assert not any(p.requires_grad for p in networks.ema_actor.parameters())
+
+
+def test_target_and_average_follow_after_the_losses():
+    update = make_update(tau=0.25, ema_decay=0.8)
+    networks = update.networks
+    target, average = state(networks.target_critic), state(networks.ema_actor)
+    update.run(1)
+    for name, value in networks.critic.state_dict().items():
+        expected = 0.75 * target[name] + 0.25 * value
+        torch.testing.assert_close(networks.target_critic.state_dict()[name], expected)
+    for name, value in networks.actor.state_dict().items():
+        expected = 0.8 * average[name] + 0.2 * value
+        torch.testing.assert_close(networks.ema_actor.state_dict()[name], expected)
+
+
+def test_the_target_is_the_formula_s():
+    """a' is the online critics' choice among N', the target critics judge it."""
+    update = make_update(target_candidates=5, num_subsample_critics=3, target_reduction="min")
+    networks = update.networks
+    with torch.no_grad():  # critics that disagree
+        for p in networks.target_critic.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=update.generator))
+    batch = update.sample()
+    kept = update.generator.get_state()
+    y, distribution = update.td_target(batch)
+    assert distribution is None
+
+    update.generator.set_state(kept)
+    noise = update.noise(5, 16, H, A)
+    x = networks.normalizer(batch["next_observation"])
+    candidates = losses.integrate(
+        lambda c, tau: networks.actor.velocity(networks.actor.velocity.context(x), c, tau), noise, 3
+    )
+    for row in range(16):
+        scores = [
+            networks.critic(x[row : row + 1], None, c[row].reshape(1, -1)).mean().item()
+            for c in candidates
+        ]
+        best = candidates[int(np.argmax(scores)), row].reshape(1, -1)
+        q = networks.target_critic(x[row : row + 1], None, best).min().item()
+        expected = float(batch["reward"][row] + batch["discount"][row] * q)
+        assert y[row].item() == pytest.approx(expected, abs=1e-5)
+    gamma = update.params.gamma
+    m, mask = batch["window"], batch["mask"]
+    torch.testing.assert_close(batch["discount"], gamma ** m.float() * mask)
+
+
+def test_a_categorical_target_has_the_scalar_one_s_mean():
+    update = make_update(critic_atoms=201, num_subsample_critics=3, target_reduction="mean")
+    batch = update.sample()
+    kept = update.generator.get_state()
+    y, distribution = update.td_target(batch)
+    update.generator.set_state(kept)
+    networks = update.networks
+    x = networks.encode(batch, successor=True)
+    chunk = networks.choose(x, networks.actor.sample(x, update.noise(2, 16, H, A)))
+    q = networks.target_critic.value(networks.outputs(networks.target_critic, x, chunk))
+    expected = losses.td_target(batch["reward"], batch["discount"], q, "mean")
+    torch.testing.assert_close(y, expected.clamp(0, 1), atol=1e-4, rtol=0)
+    torch.testing.assert_close(distribution.sum(-1), torch.ones(16))
+
+
+def test_windows_are_cut_cloned_and_scaled_as_asked():
+    update = make_update()
+    batch = update.sample()
+    short = ~batch["valid"][:, -1]
+    assert short.any()
+    assert not batch["actions"][~batch["valid"]].any()
+    assert batch["actions"].abs().max() <= 1 + 1e-6
+    low, high = update.networks.action_low, update.networks.action_high
+    back = update.networks.from_unit(batch["actions"])[:, 0]
+    assert ((back >= low - 1e-5) & (back <= high + 1e-5)).all()
+    torch.testing.assert_close(back, batch["action"], atol=1e-5, rtol=0)
+    weights = update.cloning_weights(batch)
+    assert not weights[~batch["positive"]].any()
+    assert torch.equal(weights[batch["positive"]], batch["valid"][batch["positive"]].float())
+    assert update.window_weights(batch).all()
+
+    every = make_update(bc_episodes="all", tail="drop")
+    batch = every.sample()
+    assert batch["valid"].all()
+    assert every.cloning_weights(batch).all()
+    assert (~batch["positive"]).any()
+
+
+def test_half_of_the_windows_are_of_either_ring():
+    update = make_update()
+    offline = update.replay.offline.observations()
+    batch = update.sample()
+    of_offline = [(row == offline).all(1).any().item() for row in batch["observation"]]
+    assert of_offline == [True] * 8 + [False] * 8
+    update.replay.online.clear()
+    assert len(update.sample()["observation"]) == 16
+
+
+def test_two_updates_of_one_seed_are_alike_and_go_on_alike():
+    one, other = make_update(critic_dropout=0.1), make_update(critic_dropout=0.1)
+    assert one.run(3) == other.run(3)
+    other.run(2)
+    third = make_update(seed=9, critic_dropout=0.1)
+    third.networks.load_state_dict(one.networks.state_dict())
+    third.load_state_dict(one.state_dict())
+    for name, optimizer in one.optimizers.items():
+        third.optimizers[name].load_state_dict(optimizer.state_dict())
+    for name in ("offline", "online"):
+        generator = getattr(one.replay, name).generator.get_state()
+        getattr(third.replay, name).generator.set_state(generator)
+    third.run(2)
+    for name, value in other.networks.state_dict().items():
+        assert torch.equal(value, third.networks.state_dict()[name]), name
+
+
+def test_a_loss_that_is_not_finite_names_itself():
+    update = make_update()
+    with torch.no_grad():
+        next(update.networks.actor.parameters()).fill_(torch.nan)
+    with pytest.raises(NonFiniteLossError, match="critic_loss is not finite at update 0"):
+        update.run(1)
+
+
+def test_acting_takes_the_average_and_the_best_candidate():
+    update = make_update()
+    update.run(5)
+    networks = update.networks
+    observation = {"observation.state": torch.randn(1, D)}
+    noise = torch.randn(8, 1, H, A)
+    chunk = networks.act(observation, noise)
+    x = networks.normalizer(observation["observation.state"])
+    candidates = networks.ema_actor.sample(x, noise)
+    scores = networks.judge(x, candidates).mean(0)[:, 0]
+    expected = networks.from_unit(candidates[scores.argmax(), 0])
+    torch.testing.assert_close(chunk[0], expected)
+    networks.keep_what_acts()
+    torch.testing.assert_close(networks.act(observation, noise), chunk)
