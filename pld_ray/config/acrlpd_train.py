@@ -40,3 +40,13 @@ def config_class_of(mapping: Mapping[str, Any]) -> type[TrainConfig]:
     algorithm = mapping.get("algorithm")
     name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     return ACRLPDTrainConfig if name == "acrlpd" else TrainConfig
+
+
+def check_command(mapping: Mapping[str, Any], config_class: type, path: str) -> None:
+    """Refuse what `algorithm.name` says is of pld-ray acrlpd in another command.
+
+    Raises:
+        ConfigError: naming the file.
+    """
+    if config_class_of(mapping) is ACRLPDTrainConfig and config_class is TrainConfig:
+        raise ConfigError(f"{path} is a configuration of pld-ray acrlpd, by its algorithm.name")

@@ -7,6 +7,7 @@ import textwrap
 from typing import Any
 
 from pld_ray.config import TrainConfig
+from pld_ray.config.acrlpd_train import config_class_of
 from pld_ray.config.file import check_key, field_names, read_mapping
 from pld_ray.config.presets import PRESETS, preset_names
 from pld_ray.config.seed_names import called_elsewhere, our_key
@@ -33,7 +34,7 @@ def explain(key: str, config_class: Any = TrainConfig) -> str:
     if key not in fields:  # below a mapping, such as env.kwargs.size
         key = max((name for name in fields if key.startswith(f"{name}.")), key=len)
     found = fields[key]
-    return _group_text(found, fields) if found.is_group else _field_text(found)
+    return _group_text(found, fields) if found.is_group else _field_text(found, config_class)
 
 
 def list_groups(config_class: Any = TrainConfig) -> str:
@@ -57,10 +58,12 @@ def config_fields(config_class: Any = TrainConfig) -> dict[str, Field]:
     return {found.key: found for found in fields_of(config_class)}
 
 
-def presets_with(key: str) -> dict[str, Any]:
-    """Preset (file stem) -> the value it gives to the key."""
+def presets_with(key: str, config_class: Any = TrainConfig) -> dict[str, Any]:
+    """Preset (file stem) -> the value it gives to the key, of the presets of that command."""
     values = {}
     for name, preset in _presets().items():
+        if config_class_of(preset) is not config_class:
+            continue
         node: Any = preset
         for part in key.split("."):
             node = node.get(part, _ABSENT) if isinstance(node, dict) else _ABSENT
@@ -78,7 +81,7 @@ def _presets() -> dict[str, dict[str, Any]]:
 _ABSENT = object()
 
 
-def _field_text(found: Field) -> str:
+def _field_text(found: Field, config_class: Any) -> str:
     declared = found.option
     rows = {"type": type_name(found.hint), "default": _show(found.default)}
     if values := [
@@ -92,7 +95,7 @@ def _field_text(found: Field) -> str:
     lines += [f"  {title:8} {text}" for title, text in rows.items()]
     for source, names in called_elsewhere(found.key).items():
         lines.append(f"  {'called':8} {', '.join(names)} by {source}")
-    presets = presets_with(found.key)
+    presets = presets_with(found.key, config_class)
     if presets:
         width = max(map(len, presets))
         lines.append("  presets")

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_origin
 import yaml
 
 from pld_ray.config import ConfigError
+from pld_ray.config.acrlpd_train import check_command
 from pld_ray.config.presets import find_preset
 from pld_ray.config.seed_names import our_key
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
@@ -32,6 +33,7 @@ def load_config(config_class: type, args: list[str]) -> Any:
     flags = parse_flags(args, field_names(config_class))
     path = flags.pop("config_path", None)
     mapping = {} if path is None else read_mapping(existing(path))
+    check_command(mapping, config_class, str(path))
     return with_flags(decode(config_class, mapping, "" if path is None else f"{path}: "), flags)
 
 

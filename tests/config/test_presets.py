@@ -8,6 +8,7 @@ from update_fixtures import make_update
 
 from pld_ray.algorithm.residual.calql import CalQLInitialization
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.file import load_config
 from pld_ray.config.presets import PRESETS, preset_names
 
@@ -220,6 +221,7 @@ RLPD = {
         "critic_atoms": 1,
     },
 }
+<<<<<<< HEAD
 TABLES = {
     "pld": PLD,
     "spec": SPEC,
@@ -229,18 +231,112 @@ TABLES = {
     "hilserl_dual": HILSERL_DUAL,
     "hilserl_fixed_gripper": HILSERL_FIXED,
 }
+=======
+QC = {
+    "the authors' acfql.py, actor_type best-of-n": {
+        "horizon": 5,
+        "improvement": "best_of_n",
+        "num_candidates": 32,
+        "target_candidates": 32,
+        "flow_steps": 10,
+        "gamma": 0.99,
+        "tau": 0.005,
+        "batch_size": 256,
+        "actor_lr": 3e-4,
+        "critic_lr": 3e-4,
+        "num_critics": 2,
+        "target_reduction": "mean",
+        "actor_reduction": "mean",
+        "critic_layer_norm": True,
+        "utd": 1,
+    },
+    "their code": {
+        "num_subsample_critics": 2,
+        "critic_atoms": 1,
+        "tail": "drop",
+        "bc_episodes": "all",
+        "positive_share": 0.0,
+        "ema_decay": 0.0,
+    },
+}
+FQL = {
+    "the authors' fql.py": {
+        "distill_alpha": 10.0,
+        "flow_steps": 10,
+        "gamma": 0.99,
+        "tau": 0.005,
+        "batch_size": 256,
+        "actor_lr": 3e-4,
+        "critic_lr": 3e-4,
+        "num_critics": 2,
+        "target_reduction": "mean",
+        "critic_layer_norm": True,
+    },
+    "their code": {
+        "horizon": 1,
+        "improvement": "distill",
+        "num_subsample_critics": 2,
+        "actor_reduction": "mean",
+        "critic_atoms": 1,
+        "bc_episodes": "all",
+        "positive_share": 0.0,
+        "ema_decay": 0.0,
+    },
+}
+ACRLPD = {
+    "seed 001, 5.3.1": {
+        "horizon": 10,
+        "gamma": 0.99,
+        "improvement": "best_of_n",
+        "num_candidates": 32,
+        "flow_steps": 10,
+        "ema_decay": 0.999,
+    },
+    "seed 001, 5.2.2, 5.2.4 and 5.2.5": {
+        "target_candidates": 4,
+        "bc_episodes": "positive",
+        "critic_weight": 1.0,
+        "actor_weight": 1.0,
+        "bc_weight": 0.01,
+        "weight_decay": 0.0,
+    },
+    "seed 001, 2.6.2 and 4.3.1": {"positive_share": 0.1, "batch_size": 128},
+    "seed 001, 6.2": {
+        "num_critics": 10,
+        "num_subsample_critics": 10,
+        "critic_hidden_dims": [256, 256, 256],
+        "critic_dropout": 0.1,
+        "critic_layer_norm": True,
+        "critic_atoms": 1,
+        "tau": 0.005,
+        "target_reduction": "min",
+        "actor_reduction": "min",
+        "grad_clip_norm": 1.0,
+    },
+}
+CHUNKED = {"acrlpd": ACRLPD, "qc": QC, "fql": FQL}
+TABLES = {"pld": PLD, "spec": SPEC, "calql": CALQL, "hilserl": HILSERL, "rlpd": RLPD}
+TABLES |= CHUNKED
+>>>>>>> 6fd3998 (Presets of Q-chunking: the seed's, QC's and FQL's values)
 
 
 def preset(name):
-    return load_config(TrainConfig, [f"--config_path={name}"]).algorithm
+    config_class = ACRLPDTrainConfig if name in CHUNKED else TrainConfig
+    return load_config(config_class, [f"--config_path={name}"]).algorithm
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_preset_has_its_source_s_values_and_no_other(name):
     """What a preset leaves out is inherited: every value that matters is in the table."""
+<<<<<<< HEAD
     groups = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
     stated = groups.pop("algorithm")
     stated |= {f"{group}.{key}": v for group, keys in groups.items() for key, v in keys.items()}
+=======
+    stated = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
+    assert set(stated) == {"algorithm"}
+    assert (stated["algorithm"].pop("name", None) == "acrlpd") == (name in CHUNKED)
+>>>>>>> 6fd3998 (Presets of Q-chunking: the seed's, QC's and FQL's values)
     table = {}
     for source, values in TABLES[name].items():
         assert not set(values) & set(table), source
@@ -254,7 +350,14 @@ def test_a_preset_has_its_source_s_values_and_no_other(name):
         assert ours == (value if exact else pytest.approx(value, rel=1e-6)), key
 
 
-@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_of_another_command_is_refused():
+    with pytest.raises(ConfigError, match="qc is a configuration of pld-ray acrlpd"):
+        load_config(TrainConfig, ["--config_path=qc"])
+    with pytest.raises(ConfigError, match=r"rlpd: key algorithm\.\w+ does not exist"):
+        load_config(ACRLPDTrainConfig, ["--config_path=rlpd"])
+
+
+@pytest.mark.parametrize("name", sorted({*preset_names()} - {*CHUNKED}))
 def test_every_shipped_preset_builds_and_takes_a_step(name):
     params = preset(name)
     params.vision_encoder_name = "none"  # images are tested with images
@@ -298,10 +401,14 @@ def test_a_file_wins_over_a_preset_of_its_name(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rldp", r"--config_path=rldp: no such file and no preset; did you mean rlpd\?"),
+        ("rldp", r"--config_path=rldp: no such file and no preset; did you mean rlpd or acrlpd\?"),
         ("presets/pld.yml", r"did you mean pld\?"),
+<<<<<<< HEAD
         ("hilserl", r"did you mean hilserl_dual or hilserl_single\?"),
         ("xyz", "presets are calql, hilserl_dual, hilserl_fixed_gripper, hil"),
+=======
+        ("xyz", "presets are acrlpd, calql, fql, hilserl, libero_object"),
+>>>>>>> 6fd3998 (Presets of Q-chunking: the seed's, QC's and FQL's values)
         ("", "--config_path=: no such file"),
         ("a\0b", "no such file and no preset"),
     ],
