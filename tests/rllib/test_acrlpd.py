@@ -160,6 +160,6 @@ def test_what_cannot_be_learnt_is_refused(build, demonstrations, training, messa
 
 def test_without_a_success_there_is_nothing_to_clone(build, tmp_path):
     failures = record(tmp_path / "failures", episodes=2, good=0.0)
-    with pytest.raises(DataError, match="no episode ended in success"):
+    with pytest.raises(DataError, match="none of the 2 episodes of demo_path ended in success"):
         build(small_config(failures)).initialize()
     build(small_config(failures, bc_episodes="all", offline_updates=1)).initialize()
