@@ -13,6 +13,7 @@ from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in
 from pld_ray.data.errors import DataError
+from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.messages import ReplayBatch
@@ -65,7 +66,9 @@ class OfflineData:
                 for shard in range(shards)
             ]
         )
-        self.learners.fit_normalizer()
+        stats = self.config.norm_stats
+        mode = self.config.norm_stats_mode
+        self.learners.fit_normalizer(stats and Normalizer.of_state(stats, wanted, mode))
         return True
 
     def save(self, folder: pathlib.Path) -> None:
