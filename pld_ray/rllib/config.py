@@ -318,7 +318,7 @@ class ResidualSACConfig(OffPolicyConfig):
         )
 
     def get_default_learner_class(self) -> type:
-        from pld_ray.rllib.learner import ResidualSACLearner
+        from pld_ray.rllib.residual_learner import ResidualSACLearner
 
         return ResidualSACLearner
 

@@ -1,10 +1,9 @@
-"""The learners: columns into the replay, gradient steps, weights out."""
+"""The learner: columns into the replay, gradient steps, weights out."""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import math
 import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,10 +16,7 @@ from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from torch.optim import Optimizer
 
 from pld_ray.algorithm.nonfinite import NonFiniteLossError, NonFiniteTrainingError
-from pld_ray.algorithm.optimizers import make_optimizers
-from pld_ray.algorithm.residual.calql import CalQLInitialization
-from pld_ray.algorithm.residual.pretrained import LEARNER_FILE, load_critic
-from pld_ray.algorithm.residual.update import ResidualSACUpdate
+from pld_ray.algorithm.residual.pretrained import LEARNER_FILE
 from pld_ray.algorithm.shards import Shard
 from pld_ray.algorithm.stored_columns import make_replay, replay_schema, store_episodes
 from pld_ray.data.normalizer import Normalizer
@@ -282,64 +278,6 @@ class OffPolicyLearner(TorchLearner):
 
     def _set_update_state(self, state: dict[str, Any]) -> None:
         self.gradient_steps.load_state_dict(state)
-
-
-class ResidualSACLearner(OffPolicyLearner):
-    """Learns a residual: `ResidualSACUpdate`, and Cal-QL's initialisation of its critic."""
-
-    def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
-        return make_optimizers(networks, self.config.learner_params())
-
-    def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> ResidualSACUpdate:
-        update = ResidualSACUpdate(
-            self.networks,
-            optimizers,
-            self.replay,
-            self.params,
-            seed,
-            all_reduce=self.shard.all_reduce,
-        )
-        self.calql = CalQLInitialization(update, self.replay.offline)
-        return update
-
-    def initialize_critic(
-        self, num_steps: int, residual_scale: float | None = None, failure_dir: str | None = None
-    ) -> dict[str, float]:
-        """Critic steps of the Cal-QL initialisation; otherwise as `train`.
-
-        Raises:
-            OfflineDataError: there is no success in the offline buffer.
-        """
-        if residual_scale is not None:
-            self.set_residual_scale(residual_scale)
-        self.calql.check(self.replay.offline, self.config.reward_bias)
-        with finite_or_saved(failure_dir):
-            return self.calql.run(num_steps)
-
-    def load_critic(self, checkpoint: str) -> None:
-        """Take critic and observation statistics over from a checkpoint.
-
-        Raises:
-            PretrainedCriticError: it is missing or of another shape.
-        """
-        load_critic(self.networks, checkpoint)
-
-    def set_residual_scale(self, residual_scale: float) -> None:
-        """beta from now on."""
-        self.networks.residual_scale.fill_(residual_scale)
-
-    def set_temperature(self, temperature: float) -> None:
-        """Put alpha to a value; its optimiser goes on with the moments it has."""
-        with torch.no_grad():
-            self.networks.log_alpha.fill_(math.log(temperature))
-
-    def _update_state(self) -> dict[str, Any]:
-        return {**super()._update_state(), "calql": self.calql.state_dict()}
-
-    def _set_update_state(self, state: dict[str, Any]) -> None:
-        super()._set_update_state(state)
-        if "calql" in state:
-            self.calql.load_state_dict(state["calql"])
 
 
 @contextlib.contextmanager

@@ -1,0 +1,73 @@
+"""The learner of residual SAC."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from pld_ray.algorithm.optimizers import make_optimizers
+from pld_ray.algorithm.residual.calql import CalQLInitialization
+from pld_ray.algorithm.residual.pretrained import load_critic
+from pld_ray.algorithm.residual.update import ResidualSACUpdate
+from pld_ray.rllib.learner import OffPolicyLearner, finite_or_saved
+
+
+class ResidualSACLearner(OffPolicyLearner):
+    """Learns a residual: `ResidualSACUpdate`, and Cal-QL's initialisation of its critic."""
+
+    def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
+        return make_optimizers(networks, self.config.learner_params())
+
+    def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> ResidualSACUpdate:
+        update = ResidualSACUpdate(
+            self.networks,
+            optimizers,
+            self.replay,
+            self.params,
+            seed,
+            all_reduce=self.shard.all_reduce,
+        )
+        self.calql = CalQLInitialization(update, self.replay.offline)
+        return update
+
+    def initialize_critic(
+        self, num_steps: int, residual_scale: float | None = None, failure_dir: str | None = None
+    ) -> dict[str, float]:
+        """Critic steps of the Cal-QL initialisation; otherwise as `train`.
+
+        Raises:
+            OfflineDataError: there is no success in the offline buffer.
+        """
+        if residual_scale is not None:
+            self.set_residual_scale(residual_scale)
+        self.calql.check(self.replay.offline, self.config.reward_bias)
+        with finite_or_saved(failure_dir):
+            return self.calql.run(num_steps)
+
+    def load_critic(self, checkpoint: str) -> None:
+        """Take critic and observation statistics over from a checkpoint.
+
+        Raises:
+            PretrainedCriticError: it is missing or of another shape.
+        """
+        load_critic(self.networks, checkpoint)
+
+    def set_residual_scale(self, residual_scale: float) -> None:
+        """beta from now on."""
+        self.networks.residual_scale.fill_(residual_scale)
+
+    def set_temperature(self, temperature: float) -> None:
+        """Put alpha to a value; its optimiser goes on with the moments it has."""
+        with torch.no_grad():
+            self.networks.log_alpha.fill_(math.log(temperature))
+
+    def _update_state(self) -> dict[str, Any]:
+        return {**super()._update_state(), "calql": self.calql.state_dict()}
+
+    def _set_update_state(self, state: dict[str, Any]) -> None:
+        super()._set_update_state(state)
+        if "calql" in state:
+            self.calql.load_state_dict(state["calql"])
