@@ -6,15 +6,12 @@ Nothing here knows environments, networks, replay or Ray.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pld_ray.policies.checkpoint import EMBEDDED_ACT
+from pld_ray.policies.checkpoint import EMBEDDED_ACT, is_exported, open_checkpoint
 from pld_ray.policies.chunk_cache import ChunkCache
 from pld_ray.policies.no_policy import NoBasePolicy, base_policy_fingerprint
 from pld_ray.policies.protocol import BasePolicy, PolicyDescription, Prediction
-
-if TYPE_CHECKING:
-    from pld_ray.policies.lerobot_adapter import LeRobotBasePolicy
 
 __all__ = [
     "EMBEDDED_ACT",
@@ -28,8 +25,15 @@ __all__ = [
 ]
 
 
-def load_base_policy(path: str | Path | None = None, **options: Any) -> LeRobotBasePolicy:
-    """A `LeRobotBasePolicy`, whose arguments these are; LeRobot takes many seconds to import."""
+def load_base_policy(path: str | Path | None = None, **options: Any) -> BasePolicy:
+    """A `LeRobotBasePolicy`, whose arguments these are, or a policy of `pld-ray export`.
+
+    LeRobot takes many seconds to import.
+    """
+    if path is not None and is_exported(path):
+        from pld_ray.policies.exported import load_policy
+
+        return load_policy(open_checkpoint(path), **options)
     from pld_ray.policies.lerobot_adapter import LeRobotBasePolicy
 
     return LeRobotBasePolicy(path, **options)

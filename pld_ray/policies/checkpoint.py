@@ -19,6 +19,8 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 PREPROCESSOR = "policy_preprocessor.json"
 POSTPROCESSOR = "policy_postprocessor.json"
 
+EXPORTED = "pld_chunked"
+"""`type` of what `pld-ray export` writes; LeRobot itself does not know it."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -97,6 +99,15 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     tensors = tuple(file.resolve() for file in weights if file.suffix == ".safetensors")
     # the snapshots of the hub's cache are links to files that have other names: not resolved
     return PolicyCheckpoint(directory.absolute(), config, tuple(files), tensors, from_hub)
+
+
+def is_exported(path: str | Path) -> bool:
+    """Whether a folder says that `pld-ray export` wrote it."""
+    try:
+        config = json.loads((Path(path).expanduser() / CONFIG).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("type") == EXPORTED
 
 
 def folder_fingerprint(folder: str | Path) -> str:

@@ -1,0 +1,75 @@
+"""The commands of docs/chunked.md, with little to learn."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+
+import numpy as np
+import pytest
+from point_demonstrations import EPISODE_LENGTH, SIDE, record
+
+from pld_ray.cli import main
+from pld_ray.policies import load_base_policy
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs/chunked.md"
+SMALL = [
+    "--env.entry_point=envs.point:PointEnv",
+    f"--env.kwargs={{episode_length: {EPISODE_LENGTH}, side: {SIDE}}}",
+    "--env.task=reach the goal",
+    "--algorithm.hidden_dims=[16, 16]",
+    "--algorithm.num_critics=2",
+    "--algorithm.batch_size=16",
+    "--algorithm.offline_updates=20",
+    "--algorithm.num_candidates=4",
+    "--algorithm.horizon=4",
+    "--algorithm.utd=0.05",
+    "--runners.num_env_runners=0",
+    "--evaluation.held_states=4",
+    "--evaluation.validation_states=2",
+    "--total_steps=600",
+    "--tracking.enabled=false",
+]
+
+
+def commands():
+    """Of the page's first block."""
+    block = re.findall(r"```\n(.*?)```", PAGE.read_text(), re.S)[0]
+    return [shlex.split(line)[1:] for line in block.splitlines() if line.startswith("pld-ray ")]
+
+
+@pytest.mark.timeout(600)
+def test_the_page_s_commands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "outputs/demonstrations")
+    train, *others = commands()
+    assert train[0] == "acrlpd"
+    assert main([*train, *SMALL, "--dry_run"]) == 0
+    assert main([*train, *SMALL]) == 0
+    for command in others:
+        assert main(command) == 0, command
+    out = capsys.readouterr().out
+    assert "learnt policy" in out
+    run = tmp_path / "outputs/chunked"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    at_start = next(row for row in rows if "eval/offline_success" in row)
+    assert {"eval/base_success", "eval/n_episodes"} <= at_start.keys()
+    assert any("learner/flow_loss" in row for row in rows)
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["updates"] >= 20
+    assert summary["base_success"] == at_start["eval/base_success"]
+
+    # what was exported answers as what was evaluated, and is a base policy
+    policy = load_base_policy(tmp_path / "outputs/chunked_policy")
+    observation = {
+        "observation.state": np.zeros((2, 8), np.float32),
+        "observation.environment_state": np.zeros((2, 24), np.float32),
+    }
+    answer = policy.infer(observation, ["", ""], [0, 1], [3, 3])
+    assert answer.chunks.shape == (2, 4, 7)
+    np.testing.assert_array_equal(answer.chunks[0], answer.chunks[1])
+    residual = ["train", "--policy.path=outputs/chunked_policy", "--output_dir=outputs/residual"]
+    assert main([*residual, *SMALL[:3], *SMALL[-4:], "--dry_run"]) == 0
+    assert main(["train", "--resume=outputs/chunked", "--total_steps=700"]) == 0
