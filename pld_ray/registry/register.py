@@ -67,12 +67,18 @@ def register_policy(
             or a server that does not answer.
     """
     from pld_ray.config import ConfigError
+    from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
     from pld_ray.runs.run_dir import run_of_checkpoint
     from pld_ray.runs.trust import check_trusted
 
     folder = pathlib.Path(run_dir).resolve()
     path = folder / "checkpoints" / checkpoint
     config = run_of_checkpoint(path).load_config()
+    if isinstance(config, ACRLPDTrainConfig):
+        raise ConfigError(
+            f"{folder} is a run of pld-ray acrlpd, whose policy has no base beneath it: keep it "
+            f"with pld-ray export {folder} --to=DIR"
+        )
     check_trusted(config, folder / "config.yaml", trust)
     record = read_record(folder) or {}
     uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
