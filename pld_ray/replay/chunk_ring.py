@@ -93,6 +93,13 @@ class ChunkRing(FrameRing):
         self._index_starts(horizon, tail)
         return len(self._window_starts), len(self._positive_starts)
 
+    def has_windows(self, horizon: int, tail: str = "pad") -> bool:
+        """Whether there is one that `sample_windows` could draw."""
+        try:
+            return self.num_windows(horizon, tail)[0] > 0
+        except ValueError:
+            return False
+
     def _draw_starts(
         self, batch_size: int, horizon: int, share: float, tail: str
     ) -> tuple[Tensor, Tensor]:

@@ -58,12 +58,13 @@ class SymmetricReplay:
     def sample_windows(
         self, batch_size: int, horizon: int, gamma: float, positive_share: float, tail: str
     ) -> dict[str, Tensor]:
-        """Half of the windows offline, half online, as `sample`; see `ChunkRing.sample_windows`.
+        """Half of the windows offline, half online; see `ChunkRing.sample_windows`.
 
-        Both rings must be ChunkRings.
+        All are of one ring while the other has no window so long. Both must be ChunkRings.
         """
-        rings: list[Any] = [ring for ring in (self.offline, self.online) if len(ring)]
-        rings = rings or [self.online]  # which then says that it is empty
+        both: list[Any] = [self.offline, self.online]
+        rings = [ring for ring in both if ring.has_windows(horizon, tail)]
+        rings = rings or both[:1]  # which then says why there is none
         sizes = [batch_size] if len(rings) == 1 else [batch_size // 2, -(-batch_size // 2)]
         parts = [
             ring.sample_windows(size, horizon, gamma, positive_share, tail)

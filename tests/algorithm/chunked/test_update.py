@@ -193,8 +193,15 @@ def test_half_of_the_windows_are_of_either_ring():
     batch = update.sample()
     of_offline = [(row == offline).all(1).any().item() for row in batch["observation"]]
     assert of_offline == [True] * 8 + [False] * 8
-    update.replay.online.clear()
-    assert len(update.sample()["observation"]) == 16
+    for short in (None, (2,)):  # while the other is empty, or has no window so long
+        update.replay.online.clear()
+        if short is not None:
+            update.replay.online.add_episodes(*episodes(1, short, (False,)), gamma=0.9)
+        batch = update.sample()
+        assert all((row == offline).all(1).any() for row in batch["observation"])
+    update.replay.offline.clear()
+    with pytest.raises(ValueError, match="no episode has been stored"):
+        update.sample()
 
 
 def test_two_updates_of_one_seed_are_alike_and_go_on_alike():
