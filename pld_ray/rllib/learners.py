@@ -55,7 +55,7 @@ class Learners:
     # --- updates ---------------------------------------------------------------------------------
 
     def train(self, num_updates: int, residual_scale: float) -> None:
-        """Updates of residual SAC at this beta."""
+        """Updates at this beta, where there is a residual."""
         self._timed("train", num_updates=num_updates, residual_scale=residual_scale)
         self._count(num_updates)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class OffPolicy(Algorithm):
-    """An algorithm that learns from replay on stored init states and held ones.
+    """An algorithm that learns from replay and is evaluated on held init states.
 
     Phases: `collect` (what fills the rings before the first update), one of the subclass's own if
     it has one, then `online`.
