@@ -221,17 +221,6 @@ RLPD = {
         "critic_atoms": 1,
     },
 }
-<<<<<<< HEAD
-TABLES = {
-    "pld": PLD,
-    "spec": SPEC,
-    "calql": CALQL,
-    "rlpd": RLPD,
-    "hilserl_single": HILSERL_SINGLE,
-    "hilserl_dual": HILSERL_DUAL,
-    "hilserl_fixed_gripper": HILSERL_FIXED,
-}
-=======
 QC = {
     "the authors' acfql.py, actor_type best-of-n": {
         "horizon": 5,
@@ -315,34 +304,39 @@ ACRLPD = {
     },
 }
 CHUNKED = {"acrlpd": ACRLPD, "qc": QC, "fql": FQL}
-TABLES = {"pld": PLD, "spec": SPEC, "calql": CALQL, "hilserl": HILSERL, "rlpd": RLPD}
+TABLES = {
+    "pld": PLD,
+    "spec": SPEC,
+    "calql": CALQL,
+    "rlpd": RLPD,
+    "hilserl_single": HILSERL_SINGLE,
+    "hilserl_dual": HILSERL_DUAL,
+    "hilserl_fixed_gripper": HILSERL_FIXED,
+}
 TABLES |= CHUNKED
->>>>>>> 6fd3998 (Presets of Q-chunking: the seed's, QC's and FQL's values)
+
+
+def class_of(name):
+    return ACRLPDTrainConfig if name in CHUNKED else TrainConfig
 
 
 def preset(name):
-    config_class = ACRLPDTrainConfig if name in CHUNKED else TrainConfig
-    return load_config(config_class, [f"--config_path={name}"]).algorithm
+    return load_config(class_of(name), [f"--config_path={name}"]).algorithm
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_preset_has_its_source_s_values_and_no_other(name):
     """What a preset leaves out is inherited: every value that matters is in the table."""
-<<<<<<< HEAD
     groups = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
     stated = groups.pop("algorithm")
     stated |= {f"{group}.{key}": v for group, keys in groups.items() for key, v in keys.items()}
-=======
-    stated = yaml.safe_load((PRESETS / f"{name}.yaml").read_text())
-    assert set(stated) == {"algorithm"}
-    assert (stated["algorithm"].pop("name", None) == "acrlpd") == (name in CHUNKED)
->>>>>>> 6fd3998 (Presets of Q-chunking: the seed's, QC's and FQL's values)
+    assert (stated.pop("name", None) == "acrlpd") == (name in CHUNKED)
     table = {}
     for source, values in TABLES[name].items():
         assert not set(values) & set(table), source
         table |= values
     assert set(stated) == set(table)
-    config = load_config(TrainConfig, [f"--config_path={name}"])
+    config = load_config(class_of(name), [f"--config_path={name}"])
     for key, value in table.items():
         group, _, field = key.rpartition(".")
         ours = getattr(getattr(config, group or "algorithm"), field)
@@ -403,12 +397,8 @@ def test_a_file_wins_over_a_preset_of_its_name(tmp_path, monkeypatch):
     [
         ("rldp", r"--config_path=rldp: no such file and no preset; did you mean rlpd or acrlpd\?"),
         ("presets/pld.yml", r"did you mean pld\?"),
-<<<<<<< HEAD
         ("hilserl", r"did you mean hilserl_dual or hilserl_single\?"),
-        ("xyz", "presets are calql, hilserl_dual, hilserl_fixed_gripper, hil"),
-=======
-        ("xyz", "presets are acrlpd, calql, fql, hilserl, libero_object"),
->>>>>>> 6fd3998 (Presets of Q-chunking: the seed's, QC's and FQL's values)
+        ("xyz", "presets are acrlpd, calql, fql, hilserl_dual, hilserl_fixed"),
         ("", "--config_path=: no such file"),
         ("a\0b", "no such file and no preset"),
     ],
