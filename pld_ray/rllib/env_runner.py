@@ -152,6 +152,14 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         (task,) = factory.task_instructions(config)
         return wanted, task
 
+    def person(self, request: SampleRequest) -> Intervenor | None:
+        """Who may take over in the episodes to come; whoever was there before has let go."""
+        self._let_go()
+        if request.intervene:
+            env, intervention = self.env.unwrapped, self.config.intervention
+            self._intervenor = make_intervenor(intervention, env, self._rng)
+        return self._intervenor
+
     def _let_go(self) -> None:
         """No person is at the environments any more."""
         if self._intervenor is not None:
@@ -220,19 +228,15 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
     def start_streams(self, request: SampleRequest, observation: Observation) -> Streams:
         space, env = self.env.single_action_space, self.env.unwrapped
         experts = make_experts(env.envs) if request.expert else ()
-        rng, base_only = self._rng, request.base_only
-        self._let_go()
-        if request.intervene:
-            self._intervenor = make_intervenor(self.config.intervention, env, rng)
         return Streams(
             observation,
             space,
             self.params,
             self._actor,
-            rng,
-            base_only,
+            self._rng,
+            request.base_only,
             experts,
-            self._intervenor,
+            self.person(request),
             env,
         )
 

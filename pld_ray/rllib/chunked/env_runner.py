@@ -54,10 +54,13 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
         return super().sample_episodes(replace(request, base_only=True))
 
     def start_streams(self, request: SampleRequest, observation: Observation) -> Streams:
-        space = self.env.single_action_space
-        experts = make_experts(self.env.unwrapped.envs) if request.expert else ()
+        space, env = self.env.single_action_space, self.env.unwrapped
+        experts = make_experts(env.envs) if request.expert else ()
         actor: Any = NoResidual()
-        return Streams(observation, space, NO_RESIDUAL, actor, self._rng, True, experts)
+        person = self.person(request)
+        return Streams(
+            observation, space, NO_RESIDUAL, actor, self._rng, True, experts, person, env
+        )
 
     def play(
         self, env: InfosPerEnv, init_state_ids: list[int], contestant: Contestant
