@@ -12,6 +12,7 @@ from ray import tune
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.errors import DataError
 from pld_ray.rllib.chunked import ACRLPD, ACRLPDConfig
+from pld_ray.rollout.messages import SampleRequest
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 ENV = {
@@ -94,6 +95,21 @@ def test_from_datasets_to_online(build, demonstrations):
     chunks = algorithm.env_runner.env.unwrapped.chunks
     assert algorithm.env_steps / 2 <= chunks.num_rows <= algorithm.env_steps / 2 * 1.2
     assert chunks.policy.num_candidates == 4
+
+
+def test_a_driver_without_an_environment_passes_weights_on(demonstrations):
+    """Beside remote runners the driver's has a module, and plays nothing."""
+    config = small_config(demonstrations).env_runners(num_env_runners=1)
+    remote = config.env_runner_cls(config=config, worker_index=1)
+    local = config.env_runner_cls(config=config, worker_index=0, spaces=remote.get_spaces())
+    assert local.env is None
+    local.restart_streams(3)
+    remote.set_state(local.get_state())
+    remote.restart_streams(3)
+    batch = remote.sample_episodes(SampleRequest(60))
+    assert batch.num_env_steps >= 60
+    assert batch.columns["success"].dtype == bool
+    remote.stop()
 
 
 def test_evaluation_is_deterministic_and_the_flow_alone_is_another_contestant(

@@ -42,13 +42,16 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
 
     def make_module(self) -> None:
         super().make_module()
+        if self.env is None:  # the driver's, beside remote runners
+            return
         self._policy = self._make_policy([self.config.seed or 0, self.worker_index or 0])
         self.env.unwrapped.play(self._policy)
 
     def restart_streams(self, seed: int) -> None:
         super().restart_streams(seed)
-        self._policy.seed = [seed, self.worker_index or 0]
-        self.env.unwrapped.play(self._policy)
+        if self.env is not None:
+            self._policy.seed = [seed, self.worker_index or 0]
+            self.env.unwrapped.play(self._policy)
 
     def sample_episodes(self, request: SampleRequest) -> EpisodeBatch:
         return super().sample_episodes(replace(request, base_only=True))
