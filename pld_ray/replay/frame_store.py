@@ -124,16 +124,14 @@ class FrameStore:
         for length in lengths:
             episode = slice(end, end + length + 1)
             tensors = {k: torch.as_tensor(columns[k][episode]) for k in self.schema.tensor_keys}
-            starts = torch.ones(length + 1, dtype=torch.bool)
-            if START in columns:
-                starts = torch.as_tensor(columns[START][episode]).bool().reshape(-1).clone()
-            starts[-1] = False  # the final frame
-            self._add_episode(
-                ingest.with_outcome(self.schema, rows[episode], gamma), tensors, starts
-            )
+            starts = torch.as_tensor(columns[START][episode]) if START in columns else None
+            outcome = ingest.with_outcome(self.schema, rows[episode], gamma)
+            self._add_episode(outcome, tensors, starts)
             end = episode.stop
 
-    def _add_episode(self, rows: Tensor, tensors: Mapping[str, Tensor], starts: Tensor) -> None:
+    def _add_episode(
+        self, rows: Tensor, tensors: Mapping[str, Tensor], starts: Tensor | None
+    ) -> None:
         num_rows = len(rows)
         while self.capacity - self._used < num_rows:
             self._evict_oldest()
@@ -142,10 +140,13 @@ class FrameStore:
         for key, values in tensors.items():
             self._write(self._tensors[key], values)
         self._steps_left[where] = torch.arange(num_rows - 1, -1, -1, device=self.device)
-        starts = starts.to(self.device)
-        self._is_start[where] = starts
-        self._append_starts(where[starts])
-        self._starts_per_episode.append(int(starts.sum()))
+        starting = where[:-1]
+        if starts is not None:
+            starting = starting[starts[:-1].reshape(-1).bool().to(self.device)]
+        self._is_start[where] = False
+        self._is_start[starting] = True
+        self._append_starts(starting)
+        self._starts_per_episode.append(len(starting))
         self._episode_lengths.append(num_rows - 1)
         self._head = (self._head + num_rows) % self.capacity
         self._used += num_rows

@@ -157,7 +157,7 @@ class CalQLInitialization:
                 "per learner), or calql_steps=0"
             )
         # of the reward that the environment gave: a bias lowers every return, a success's too
-        if float(offline.column("reward", offline.start_rows()).max()) <= reward_bias:
+        if float(offline.column("reward", offline.transition_rows()).max()) <= reward_bias:
             raise OfflineDataError(
                 "Cal-QL: no episode of the offline buffer has a positive reward: it learns from "
                 "successes; collect some (offline_episodes), or set calql_steps=0"
