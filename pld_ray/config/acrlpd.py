@@ -20,7 +20,9 @@ class ACRLPDParams(LearnerParams):
     """
 
     name: Literal["acrlpd"] = option(
-        "acrlpd", "What tells this configuration from that of another algorithm."
+        "acrlpd",
+        "What tells this configuration from that of another algorithm. Experimental: its runs to "
+        "the end were made in `envs.point` alone.",
     )
 
     # --- chunks ----------------------------------------------------------------------------------
@@ -46,7 +48,7 @@ class ACRLPDParams(LearnerParams):
         "best_of_n",
         "`best_of_n`: the flow is cloned from data, and the best of its candidates is played. "
         "`distill`: a one-step policy follows the flow and climbs Q (FQL), and one draw of it is "
-        "played.",
+        "played. Experimental: no run to the end.",
     )
     num_candidates: int = option(
         32, "N: chunks among which the critics choose when acting.", within="[1, 1024]"
