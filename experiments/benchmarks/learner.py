@@ -3,6 +3,7 @@
 Observation 64, action 7, batch 256, two critics and an actor of 256-256 with ReLU, one critic and
 one actor step per update, sampling included, one CPU thread. All contestants run in one process, in
 many short turns, and each figure is a median over turns: a busy neighbour disturbs all alike.
+`auto` contestants are ours with `precision=auto`.
 
     python experiments/benchmarks/learner.py --json
 """
@@ -15,6 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from typing import Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -54,6 +56,9 @@ BARS = {
     "otf_k8_over_k1": ("<=", 1.8),
     "ensemble10_over_2": ("<=", 3.4),
     "frozen_cache_speedup": (">=", 5.0),
+    "vs_bare_float32": (">=", 1.8),
+    "k8_vs_float32": (">=", 2.0),
+    "n10_vs_float32": (">=", 2.0),
 }
 
 
@@ -79,7 +84,12 @@ class Ours:
     """`ResidualSACUpdate` on a `FrameRing`; of N critics two are drawn for each target."""
 
     def __init__(
-        self, name: str, otf_candidates: int, num_critics: int = NUM_CRITICS, atoms: int = 1
+        self,
+        name: str,
+        otf_candidates: int,
+        num_critics: int = NUM_CRITICS,
+        atoms: int = 1,
+        precision: Literal["float32", "auto"] = "float32",
     ) -> None:
         self.name = name
         params = ResidualSACParams(
@@ -102,6 +112,7 @@ class Ours:
             hidden_dims=[WIDTH, WIDTH],
             critic_layer_norm=False,
             critic_atoms=atoms,
+            precision=precision,
         )
         torch.manual_seed(0)
         networks = ResidualNetworks(OBSERVATION_DIM, ACTION_DIM, params)
@@ -125,6 +136,10 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
         Ours("ours_k8", otf_candidates=8),
         Ours("ours_n10", otf_candidates=1, num_critics=10),
         Ours("ours_51_atoms", otf_candidates=1, atoms=51),
+        Ours("auto", otf_candidates=1, precision="auto"),
+        Ours("auto_k8", otf_candidates=8, precision="auto"),
+        Ours("auto_n10", otf_candidates=1, num_critics=10, precision="auto"),
+        Ours("auto_51_atoms", otf_candidates=1, atoms=51, precision="auto"),
         lerobot_sac(),
     ]
     if with_rllib:
@@ -166,6 +181,10 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
     figures["otf_k8_over_k1"] = ratio("ours_k8")
     figures["ensemble10_over_2"] = ratio("ours_n10")
     figures["atoms51_over_scalar"] = ratio("ours_51_atoms")
+    figures["vs_bare_float32"] = ratio(best_bare, "auto")
+    figures["k8_vs_float32"] = ratio("ours_k8", "auto_k8")
+    figures["n10_vs_float32"] = ratio("ours_n10", "auto_n10")
+    figures["atoms51_vs_float32"] = ratio("ours_51_atoms", "auto_51_atoms")
     figures |= image_figures()
     return figures
 

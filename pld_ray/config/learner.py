@@ -108,6 +108,11 @@ class LearnerParams:
     normalize_observations: bool = option(
         True, "Standardise observations with fixed statistics of the offline and warm-up data."
     )
+    precision: Literal["float32", "bfloat16", "auto"] = option(
+        "float32",
+        "Of the critics' matrix products; parameters, losses and targets are float32 always. "
+        "`auto` is bfloat16 where the machine has instructions for it. Experimental but float32.",
+    )
     compile_backend: Literal["none", "inductor", "aot_eager"] = option(
         "none",
         "torch.compile backend for critics and actor: `none`, `inductor` (with a GPU) or "

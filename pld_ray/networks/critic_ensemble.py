@@ -55,6 +55,8 @@ class CriticEnsemble(nn.Module):
         num_atoms: Z, 1 is a scalar critic.
         value_range: lowest and highest return of a categorical critic.
         weighted: has `reduction_logits` [N], the learned weights of `weighted` reductions.
+        dtype: of the matrix products and of what lies between them; parameters, their gradients and
+            all that is put out stay float32.
     """
 
     atoms: Tensor
@@ -71,9 +73,11 @@ class CriticEnsemble(nn.Module):
         num_atoms: int = 1,
         value_range: tuple[float, float] = (0.0, 1.0),
         weighted: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.num_critics = num_critics
+        self.dtype = dtype
         self.dropout = dropout
         self.dropout_generator: torch.Generator | None = None
         self.num_atoms = num_atoms
@@ -119,7 +123,7 @@ class CriticEnsemble(nn.Module):
     ) -> Tensor:
         """What the members put out: Q [N, B]; of categorical ones log-probabilities [N, B, Z]."""
         (weight, bias), *later = self._select(members)
-        x = torch.cat((self._context(observation, base_action), action), dim=-1)
+        x = torch.cat((self._context(observation, base_action), action), dim=-1).to(self.dtype)
         hidden = torch.baddbmm(bias, x.expand(len(weight), -1, -1), weight)
         return self._after_first_layer(hidden, later)
 
@@ -152,7 +156,8 @@ class CriticEnsemble(nn.Module):
         if len(actions) == 1 and not actions.requires_grad:  # nothing to share
             return self.outputs(observation, base_action, actions[0], members).unsqueeze(1)
         (weight, bias), *later = self._select(members)
-        context = self._context(observation, base_action).expand(len(weight), -1, -1)
+        context = self._context(observation, base_action).to(self.dtype)
+        context, actions = context.expand(len(weight), -1, -1), actions.to(self.dtype)
         shared = torch.baddbmm(bias, context, weight[:, : self.context_dim])
         own_weight = weight[:, self.context_dim :]
         # one candidate at a time stays in a CPU's cache, twice as fast; a GPU takes all at once
@@ -173,7 +178,8 @@ class CriticEnsemble(nn.Module):
         return self._after_first_layer(hidden, later).unflatten(1, (k, batch))
 
     def _select(self, members: Tensor | None) -> list[Layer]:
-        return [cast(BatchedLinear, layer).select(members) for layer in self.layers]
+        layers = [cast(BatchedLinear, layer).select(members) for layer in self.layers]
+        return [(weight.to(self.dtype), bias.to(self.dtype)) for weight, bias in layers]
 
     def _context(self, observation: Tensor, base_action: Tensor) -> Tensor:
         if not self.observes_base_action:
@@ -186,9 +192,11 @@ class CriticEnsemble(nn.Module):
             hidden = torch.baddbmm(bias, self._activate(hidden), weight)
         features = self._activate(hidden)
         if self.num_atoms > 1:
-            return torch.log_softmax(torch.baddbmm(last_bias, features, last_weight), dim=-1)
+            logits = torch.baddbmm(last_bias, features, last_weight)
+            return torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         # with one output, a product and a sum beat a matrix product several times over
-        return (features * last_weight.transpose(1, 2)).sum(-1) + last_bias.squeeze(-1)
+        product = features * last_weight.transpose(1, 2)
+        return product.sum(-1, dtype=torch.float32) + last_bias.squeeze(-1)
 
     def _activate(self, hidden: Tensor) -> Tensor:
         if self.dropout and self.dropout_generator is not None:

@@ -18,6 +18,7 @@ from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.networks.critic_ensemble import CriticEnsemble
 from pld_ray.networks.encoders import FrozenFeatures
 from pld_ray.networks.normalizer import ObservationNormalizer
+from pld_ray.networks.precision import product_dtype
 from pld_ray.replay.schema import ColumnSpec
 
 Batch = Mapping[str, Tensor]
@@ -78,6 +79,7 @@ class ChunkedNetworks(nn.Module):
             num_atoms=params.critic_atoms,
             value_range=(params.value_range[0], params.value_range[1]),
             weighted="weighted" in (params.target_reduction, params.actor_reduction),
+            dtype=product_dtype(params.precision),
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         for name, bound in (("action_low", low), ("action_high", high)):

@@ -29,6 +29,7 @@ from pld_ray.networks.encoders import (
 from pld_ray.networks.gaussian_actor import GaussianActor
 from pld_ray.networks.grippers import compose_gripper, hold_all, num_joint_choices
 from pld_ray.networks.normalizer import ObservationNormalizer
+from pld_ray.networks.precision import product_dtype
 from pld_ray.replay.schema import ColumnSpec
 
 Batch = Mapping[str, Tensor]
@@ -121,6 +122,7 @@ class ResidualNetworks(nn.Module):
             params.critic_atoms,
             (params.value_range[0], params.value_range[1]),
             "weighted" in (params.target_reduction, params.actor_reduction),
+            product_dtype(params.precision),
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         self.log_alpha = nn.Parameter(torch.tensor([math.log(params.temperature_init)]))

@@ -1,0 +1,25 @@
+"""In which precision the critics multiply."""
+
+from __future__ import annotations
+
+import torch
+
+
+def product_dtype(precision: str) -> torch.dtype:
+    """Of the critics' matrix products.
+
+    Args:
+        precision: `float32`, `bfloat16`, or `auto`: bfloat16 where this machine has instructions
+            for it (a GPU's, AVX512-BF16, AMX), float32 elsewhere.
+    """
+    if precision == "auto":
+        precision = "bfloat16" if multiplies_bfloat16() else "float32"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this machine has instructions for it; without them it is slower than float32."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -1,0 +1,69 @@
+"""Critics whose products are bfloat16: what leaves them is float32 and close to float32's."""
+
+import copy
+
+import pytest
+import torch
+
+from pld_ray.networks import CriticEnsemble
+from pld_ray.networks.precision import multiplies_bfloat16, product_dtype
+
+OBSERVATION, ACTION, BATCH = 19, 7, 64
+
+
+def twins(num_atoms: int) -> tuple[CriticEnsemble, CriticEnsemble]:
+    """The same three critics, in float32 and with bfloat16 products."""
+    torch.manual_seed(0)
+    exact = CriticEnsemble(OBSERVATION, ACTION, 3, (64, 64), num_atoms=num_atoms)
+    rounded = copy.deepcopy(exact)
+    rounded.dtype = torch.bfloat16
+    return exact, rounded
+
+
+def inputs(candidates: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(BATCH, OBSERVATION, generator=generator)
+    base = torch.rand(BATCH, ACTION, generator=generator)
+    return x, base, torch.rand(candidates, BATCH, ACTION, generator=generator)
+
+
+@pytest.mark.parametrize("num_atoms", [1, 51])
+def test_outputs_are_float32_and_off_by_bfloat16_rounding(num_atoms: int) -> None:
+    exact, rounded = twins(num_atoms)
+    x, base, actions = inputs()
+    wanted, got = exact(x, base, actions[0]), rounded(x, base, actions[0])
+    assert got.dtype == torch.float32
+    spread = wanted.std()
+    error = (got - wanted).abs().max()
+    assert 0 < error < 0.2 * spread  # 0: nothing was rounded
+
+
+@pytest.mark.parametrize("num_atoms", [1, 51])
+def test_candidates_are_judged_as_single_actions_are(num_atoms: int) -> None:
+    _, rounded = twins(num_atoms)
+    x, base, actions = inputs()
+    together = rounded.otf(x, base, actions)
+    for k, action in enumerate(actions):
+        torch.testing.assert_close(together[:, k], rounded(x, base, action), atol=2e-3, rtol=0.05)
+
+
+@pytest.mark.parametrize("num_atoms", [1, 51])
+def test_gradients_are_float32_and_point_where_float32_points(num_atoms: int) -> None:
+    exact, rounded = twins(num_atoms)
+    x, base, actions = inputs()
+    flat = []
+    for critic in (exact, rounded):
+        outputs = critic.outputs(x, base, actions[0])
+        loss = outputs.square().mean() if num_atoms == 1 else -outputs[..., 10].mean()
+        gradients = torch.autograd.grad(loss, list(critic.parameters()))
+        assert {g.dtype for g in gradients} == {torch.float32}
+        flat.append(torch.cat([g.flatten() for g in gradients]))
+    cosine = torch.nn.functional.cosine_similarity(flat[0], flat[1], dim=0)
+    assert 0.99 < cosine < 1.0
+
+
+def test_auto_is_bfloat16_where_the_machine_multiplies_it() -> None:
+    expected = torch.bfloat16 if multiplies_bfloat16() else torch.float32
+    assert product_dtype("auto") == expected
+    assert product_dtype("float32") == torch.float32
+    assert product_dtype("bfloat16") == torch.bfloat16
