@@ -19,6 +19,8 @@ START = "start"
 """Optional, bool: rows that may start a training window; without it every transition may."""
 INTERVENED = "intervened"
 """bool: a person's action was executed, and is what `action` holds."""
+SUCCEEDED = "succeeded"
+"""bool: the episode of this row reached the goal, at this step or later; in a replay alone."""
 TASK_INDEX = "task_index"
 """The task's number, where an environment tells it: what a task embedding looks up."""
 VECTOR_KEYS = ("observation.state", "observation.environment_state", POLICY_FEATURES)

@@ -9,7 +9,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from pld_ray.columns import BASE_ACTION, FEATURE_PREFIX, IMAGE_PREFIX, VECTOR_KEYS
+from pld_ray.columns import (
+    BASE_ACTION,
+    FEATURE_PREFIX,
+    IMAGE_PREFIX,
+    SUCCEEDED,
+    SUCCESS,
+    VECTOR_KEYS,
+)
 from pld_ray.config.learner import LearnerParams
 from pld_ray.errors import UserError
 from pld_ray.networks.encoders import FrozenFeatures, feature_key
@@ -114,6 +121,8 @@ def store_episodes(
     """
     columns = with_scaled_reward(columns, params.reward_scale, params.reward_bias)
     columns = with_features(columns, ring.schema, frozen)
+    if SUCCEEDED in ring.schema.columns:
+        columns = {**columns, SUCCEEDED: of_successes(columns[SUCCESS], episode_lengths)}
     ring.add_episodes(columns, episode_lengths, params.gamma)
     if params.critic_atoms > 1:
         added = ring.transition_rows()[-sum(episode_lengths) :]
@@ -141,6 +150,18 @@ def with_features(
         if key.startswith(FEATURE_PREFIX)
     }
     return {**columns, **features}
+
+
+def of_successes(success: np.ndarray, episode_lengths: Sequence[int]) -> np.ndarray:
+    """Whether the episode of each row reached the goal, bool [sum(L + 1)].
+
+    Args:
+        success: bool [sum(L + 1)], of single steps.
+        episode_lengths: transitions L of each episode; its final frame is one row more.
+    """
+    rows = np.add(episode_lengths, 1)
+    starts = np.cumsum(rows) - rows
+    return np.repeat(np.logical_or.reduceat(success, starts), rows)
 
 
 def check_returns(returns: torch.Tensor, value_range: Sequence[float]) -> None:

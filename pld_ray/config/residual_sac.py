@@ -70,6 +70,12 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     residual_penalty: float = option(
         0.0, "Weight of ||delta||^2 in the actor loss.", within="[0, 1e6]"
     )
+    success_imitation: float = option(
+        0.0,
+        "Weight of ||delta - executed delta||^2 in the actor loss, on rows of successful episodes "
+        "alone. Experimental: see experiments/results/learning.",
+        within="[0, 1e6]",
+    )
     log_std_init: float = option(
         -1.0, "Log standard deviation that the actor begins with.", within="[-100, 20]"
     )

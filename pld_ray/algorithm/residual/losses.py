@@ -94,6 +94,24 @@ def compose_action(
     return torch.clamp(action, low, high)  # type: ignore[arg-type]
 
 
+def executed_residual(
+    base_action: Tensor,
+    action: Tensor,
+    residual_scale: Tensor | float,
+    residual_dims: Tensor,
+) -> Tensor:
+    """The delta of (3) that leads from the base action to an action, clipped to [-1, 1], [B, A].
+
+    Args:
+        base_action, action: [B, A], in action units.
+        residual_scale: beta, a scalar; at 0 every delta is the same, and 0 is returned.
+        residual_dims: [A]; a dimension with factor 0 carries no residual.
+    """
+    unit = residual_scale * residual_dims
+    delta = (action - base_action) / torch.where(unit > 0, unit, 1.0)
+    return torch.clamp(delta, -1.0, 1.0) * unit.sign()
+
+
 def action_frame(
     compose_base: bool, low: Tensor | float, high: Tensor | float
 ) -> tuple[Tensor | float, Tensor | float]:
@@ -176,6 +194,20 @@ def actor_loss(
     if residual_penalty:
         loss = loss + residual_penalty * delta.square().sum(-1)
     return loss.mean()
+
+
+def imitation_loss(delta: Tensor, executed: Tensor, succeeded: Tensor) -> Tensor:
+    """Mean over the batch of ||delta - executed||^2 where the episode succeeded, else 0.
+
+    What the base policy can do is so kept near what it did, and a correction that worked is
+    repeated, while nothing holds the actor where it failed.
+
+    Args:
+        delta: of the actor, [B, A].
+        executed: of the stored action, `executed_residual`, [B, A].
+        succeeded: [B] bool, of the episode that the row belongs to.
+    """
+    return ((delta - executed).square().sum(-1) * succeeded).mean()
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: Tensor | float) -> Tensor:

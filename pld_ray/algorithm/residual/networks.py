@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pld_ray.algorithm.residual import losses
 from pld_ray.algorithm.stored_columns import vector_keys
-from pld_ray.columns import BASE_ACTION, TASK_INDEX, VECTOR_KEYS
+from pld_ray.columns import BASE_ACTION, SUCCEEDED, TASK_INDEX, VECTOR_KEYS
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds
 from pld_ray.networks.critic_ensemble import CriticEnsemble
@@ -223,6 +223,15 @@ class ResidualNetworks(nn.Module):
             self.action_high,
         )
 
+    def decompose(self, base_action: Tensor, action: Tensor) -> Tensor:
+        """The delta [B, A] that leads from the base action to this action [B, A]."""
+        origin, unit = losses.action_frame(
+            self.params.compose_base, self.action_low, self.action_high
+        )
+        return losses.executed_residual(
+            base_action + origin, action, self.residual_scale, self.residual_dims * unit
+        )
+
     def as_batch(self, observation: Batch) -> dict[str, Tensor]:
         """An observation as the replay would give it: one vector, features in place of images."""
         vector = torch.cat([observation[key].float() for key in self.observation_keys], dim=-1)
@@ -264,10 +273,14 @@ class ResidualNetworks(nn.Module):
 
     @property
     def extra_columns(self) -> dict[str, ColumnSpec]:
-        """What the replay holds for these losses alone: labels of discrete grippers."""
-        if self.discrete_critic is None:
-            return {}
-        return {name: ColumnSpec(()) for name in ("discrete_action", "discrete_penalty")}
+        """What the replay holds for these losses alone: labels of discrete grippers, and of which
+        rows the episode succeeded."""
+        columns = {}
+        if self.discrete_critic is not None:
+            columns |= {name: ColumnSpec(()) for name in ("discrete_action", "discrete_penalty")}
+        if self.params.success_imitation:
+            columns[SUCCEEDED] = ColumnSpec((), "bool")
+        return columns
 
     # --- what travels ----------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from pld_ray.algorithm.optimizers import (
 )
 from pld_ray.algorithm.residual import hybrid, losses
 from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.columns import SUCCEEDED
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.augmentation import random_shift
 
@@ -254,6 +255,10 @@ class ResidualSACUpdate:
             params.residual_penalty,
             None if logits is None else logits.detach(),
         )
+        if params.success_imitation:
+            executed = networks.decompose(base_action, batch["action"])
+            imitation = losses.imitation_loss(delta[0], executed, batch[SUCCEEDED])
+            loss = loss + params.success_imitation * imitation
         self.descend("actor", loss, batch)
         log_prob = log_prob[0].detach()
         self.metrics.record("q_policy", q.detach())

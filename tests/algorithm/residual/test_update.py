@@ -87,6 +87,9 @@ def reference_update(update, batch):
     q = torch.minimum(*q) if params.actor_reduction == "min" else (q[0] + q[1]) / 2
     penalty = params.residual_penalty * (delta[:, active] ** 2).sum(-1)
     loss = (alpha * log_prob - q + penalty).mean()
+    executed = (batch["action"] - base)[:, active] / (beta * networks.residual_dims[active])
+    error = (delta[:, active] - executed.clamp(-1, 1)).square().sum(-1)
+    loss = loss + params.success_imitation * torch.where(batch["succeeded"], error, 0.0).mean()
     adam["actor"].zero_grad()
     loss.backward()
     adam["actor"].step()
@@ -114,8 +117,9 @@ def reference_update(update, batch):
         {},
         {"backup_entropy": True, "otf_candidates": 4, "actor_reduction": "min"},
         {"residual_penalty": 0.3, "n_step": 1, "otf_candidates": 8},
+        {"success_imitation": 0.4},
     ],
-    ids=["defaults", "otf with entropy", "penalty"],
+    ids=["defaults", "otf with entropy", "penalty", "imitation"],
 )
 def test_one_update_equals_the_equations(options):
     update = make_update(make_params(**options))

@@ -38,6 +38,7 @@ def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT):
         "truncated": flag,
         "residual_scale": scalar,
         "intervened": flag,
+        "succeeded": flag,
     }
     if discrete:
         columns |= {"discrete_action": scalar, "discrete_penalty": scalar}
@@ -54,6 +55,7 @@ def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT):
             "truncated": np.zeros(rows, bool),
             "residual_scale": np.full(rows, 0.6, np.float32),
             "intervened": np.zeros(rows, bool),
+            "succeeded": np.full(rows, number % 2 == 0),
         }
         if discrete:
             episode["discrete_action"] = rng.integers(3, size=rows).astype(np.float32)
