@@ -275,7 +275,7 @@ class ResidualNetworks(nn.Module):
     def extra_columns(self) -> dict[str, ColumnSpec]:
         """What the replay holds for these losses alone: labels of discrete grippers, and of which
         rows the episode succeeded."""
-        columns = {}
+        columns: dict[str, ColumnSpec] = {}
         if self.discrete_critic is not None:
             columns |= {name: ColumnSpec(()) for name in ("discrete_action", "discrete_penalty")}
         if self.params.success_imitation:
