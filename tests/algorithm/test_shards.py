@@ -37,9 +37,8 @@ dist.destroy_process_group()
 
 def make_half(all_reduce=None):
     # at beta = 0 and without noise in the loss, no random number matters
-    update = make_update(make_params(residual_scale=0.0, critic_actor_update_ratio=10**6))
-    update.all_reduce = all_reduce
-    return update
+    params = make_params(residual_scale=0.0, critic_actor_update_ratio=10**6)
+    return make_update(params, all_reduce=all_reduce)
 
 
 def test_the_average_of_two_halves_is_the_whole(tmp_path):
