@@ -7,13 +7,17 @@ from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.options import check_paths
 
 
-def check_start(config: TrainConfig) -> None:
+def check_start(config: TrainConfig, learns: bool = True) -> None:
     """Check that a run's files, folders and task exist; no simulator, Ray or PyTorch is imported.
+
+    Args:
+        config: of a run.
+        learns: False where a checkpoint only plays, which needs no demonstrations.
 
     Raises:
         ConfigError: naming the setting.
     """
-    if isinstance(config, ACRLPDTrainConfig) and not config.demo_path:
+    if learns and isinstance(config, ACRLPDTrainConfig) and not config.demo_path:
         raise ConfigError(
             "pld-ray acrlpd learns from demonstrations first: name a LeRobotDataset with "
             "--demo_path=DIR (pld-ray collect records one)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -59,8 +60,12 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     return parent / "cache" / f"{name}-{digest}"
 
 
-def check_environment(config: TrainConfig) -> dict[str, int]:
+def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int]:
     """Open the environment and the base policy once, here, where an error can be read.
+
+    Args:
+        config: of a run.
+        learns: False where a checkpoint only plays: what it was learnt from may be gone.
 
     Returns:
         Bytes of the `online` and `offline` replay when they are full.
@@ -71,13 +76,17 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
             cannot read, a replay larger than this machine's memory, an `offline_cache` that holds
             something else.
     """
-    check_start(config)
+    if not learns:
+        config = dataclasses.replace(
+            config, demo_path=[], norm_stats=None, pretrained_critic=None, offline_cache=None
+        )
+    check_start(config, learns)
     quiet_ray()
     try:
         if config.pretrained_critic is not None:
             check_pretrained(config.pretrained_critic)
         algorithm = algorithm_config(config)
-        if algorithm.collects:
+        if learns and algorithm.collects:
             OfflineCache(offline_cache_folder(config), {}).check_writable()
         env = open_environment(config)
         if config.env.entry_point is None and config.env.suite.startswith("libero_"):
@@ -90,7 +99,8 @@ def check_environment(config: TrainConfig) -> dict[str, int]:
         )
         cameras = [*algorithm.cameras(observations), *policy.input_features]
         wanted = wanted_of(observations, actions, cameras, algorithm.env_config)
-        check_demonstrations(config, algorithm, wanted)
+        if learns:
+            check_demonstrations(config, algorithm, wanted)
         if config.norm_stats is not None:
             Normalizer.of_state(config.norm_stats, wanted)
         if config.dump_interval:

@@ -83,7 +83,7 @@ def collect(
         DataError: the folder holds something else.
         CollectError: no episode succeeds.
     """
-    check_environment(config)
+    check_environment(config, learns=False)
     own_ray = start_ray(config)
     algorithm = None
     try:

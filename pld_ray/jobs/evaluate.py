@@ -53,7 +53,7 @@ def evaluate_checkpoint(
             f"{config.evaluation.validation_states} chose its checkpoint: give {held} at most "
             "(evaluation.held_states of a run says how many are held)"
         )
-    check_environment(config)
+    check_environment(config, learns=False)
     own_ray = start_ray(config)
     algorithm = None
     try:

@@ -128,3 +128,13 @@ class StatelessEnv(PointEnv):
         observation = super()._observation()
         del observation["observation.state"]
         return observation
+
+
+def test_a_checkpoint_plays_without_what_it_was_learnt_from(config, tmp_path):
+    gone = str(tmp_path / "gone")
+    config.demo_path, config.norm_stats = [gone], gone
+    check_environment(config, learns=False)
+    with pytest.raises(ConfigError, match="gone"):
+        check_environment(config)
+    config.norm_stats, config.pretrained_critic = None, gone
+    check_environment(config, learns=False)
