@@ -13,9 +13,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from demonstrator import Demonstrator
 
 import envs
+from envs.demonstrator import Demonstrator
 from envs.experts import Perception
 from pld_ray.columns import Columns
 from pld_ray.data.episode_writer import EpisodeWriter, Recording

@@ -303,7 +303,8 @@ ACRLPD = {
         "grad_clip_norm": 1.0,
     },
 }
-CHUNKED = {"acrlpd": ACRLPD, "qc": QC, "fql": FQL}
+CHUNKED_TABLES = {"acrlpd": ACRLPD, "qc": QC, "fql": FQL}
+CHUNKED = {*CHUNKED_TABLES, "tabletop_chunked"}
 TABLES = {
     "pld": PLD,
     "spec": SPEC,
@@ -313,7 +314,7 @@ TABLES = {
     "hilserl_dual": HILSERL_DUAL,
     "hilserl_fixed_gripper": HILSERL_FIXED,
 }
-TABLES |= CHUNKED
+TABLES |= CHUNKED_TABLES
 
 
 def class_of(name):
@@ -344,6 +345,12 @@ def test_a_preset_has_its_source_s_values_and_no_other(name):
         assert ours == (value if exact else pytest.approx(value, rel=1e-6)), key
 
 
+def test_the_preset_of_the_embedded_task_is_of_chunks():
+    config = load_config(ACRLPDTrainConfig, ["--config_path=tabletop_chunked"])
+    config.validate()
+    assert config.algorithm.bc_episodes == "all"
+
+
 def test_a_preset_of_another_command_is_refused():
     with pytest.raises(ConfigError, match="qc is a configuration of pld-ray acrlpd"):
         load_config(TrainConfig, ["--config_path=qc"])
@@ -351,7 +358,7 @@ def test_a_preset_of_another_command_is_refused():
         load_config(ACRLPDTrainConfig, ["--config_path=rlpd"])
 
 
-@pytest.mark.parametrize("name", sorted({*preset_names()} - {*CHUNKED}))
+@pytest.mark.parametrize("name", sorted({*preset_names()} - CHUNKED))
 def test_every_shipped_preset_builds_and_takes_a_step(name):
     params = preset(name)
     params.vision_encoder_name = "none"  # images are tested with images

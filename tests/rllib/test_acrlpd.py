@@ -70,6 +70,9 @@ def test_from_datasets_to_online(build, demonstrations):
         offline.column("action", rows).numpy(), dataset.columns(["action"])["action"]
     )
     assert not algorithm.has_base
+    fitted, used = local_learner(algorithm).networks, dataset.columns(["action"])["action"]
+    np.testing.assert_array_equal(fitted.action_low.numpy(), used.min(0))
+    np.testing.assert_array_equal(fitted.action_high.numpy(), used.max(0))
 
     result = algorithm.train()
     assert algorithm.phase == "online"
@@ -90,6 +93,7 @@ def test_from_datasets_to_online(build, demonstrations):
     action, planned = online.column("action", rows), online.column("base_action", rows)
     assert torch.equal(action, planned)
     assert (action.abs() <= 1).all()
+    assert (action[:, 3:] == 0).all()  # as in the demonstrations
     assert len(online) == progress.stored_steps
     # two of three actions of a chunk are played: as many plans as that takes, and no more
     chunks = algorithm.env_runner.env.unwrapped.chunks

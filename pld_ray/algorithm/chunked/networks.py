@@ -27,7 +27,9 @@ Batch = Mapping[str, Tensor]
 class ChunkedNetworks(nn.Module):
     """Actor, its moving average, chunk critics, their targets, observation statistics.
 
-    Inside, actions are in [-1, 1] whatever the bounds of the action space.
+    Inside, actions are in [-1, 1] of the bounds of the action space, and after `fit_actions` of the
+    range that the data have: a component that nobody ever moved stays where it was. A flow that had
+    to learn that it is zero would be a little wrong at every step, and an arm would slowly turn.
 
     Args:
         observation_dim: D, of the concatenated observation vector.
@@ -142,15 +144,25 @@ class ChunkedNetworks(nn.Module):
         reduction, logits = self.params.actor_reduction, self.critic.reduction_logits
         return losses.best_candidate(chunks, self.judge(x, chunks), reduction, logits)
 
+    def fit_actions(self, actions: Tensor) -> None:
+        """Take the range of actions [n, A] of the environment, n >= 1."""
+        self.action_low.copy_(actions.amin(0))
+        self.action_high.copy_(actions.amax(0))
+
     def to_unit(self, actions: Tensor) -> Tensor:
-        """Actions of the environment [..., A] in [-1, 1]."""
-        middle, half = (self.action_low + self.action_high) / 2, self.action_high - self.action_low
-        return (actions - middle) / (half / 2)
+        """Actions of the environment [..., A] in [-1, 1]; those outside are clipped."""
+        middle, half = self._middle_and_half
+        return ((actions - middle) / half.clamp(min=torch.finfo(half.dtype).tiny)).clamp(-1.0, 1.0)
 
     def from_unit(self, actions: Tensor) -> Tensor:
         """Actions in [-1, 1] as the environment takes them, [..., A]."""
-        middle, half = (self.action_low + self.action_high) / 2, self.action_high - self.action_low
-        return middle + actions * (half / 2)
+        middle, half = self._middle_and_half
+        return middle + actions * half
+
+    @property
+    def _middle_and_half(self) -> tuple[Tensor, Tensor]:
+        low, high = self.action_low, self.action_high
+        return (low + high) / 2, (high - low) / 2
 
     def act(self, observation: Batch, noise: Tensor, cloned: bool = False) -> Tensor:
         """The chunk [B, H, A] to play, in the environment's units.

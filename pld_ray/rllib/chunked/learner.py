@@ -7,6 +7,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers
+from pld_ray.data.normalizer import Normalizer
 from pld_ray.replay import ChunkRing
 from pld_ray.rllib.learner import OffPolicyLearner
 
@@ -28,3 +29,10 @@ class ACRLPDLearner(OffPolicyLearner):
             seed,
             all_reduce=self.shard.all_reduce,
         )
+
+    def fit_normalizer(self, state: Normalizer | None = None) -> None:
+        """As elsewhere, and the range of actions from the offline ring."""
+        super().fit_normalizer(state)
+        ring = self.replay.offline
+        actions = ring.column("action", ring.transition_rows())
+        self.networks.fit_actions(self.shard.gather(actions))

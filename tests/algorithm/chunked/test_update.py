@@ -164,6 +164,23 @@ def test_a_categorical_target_has_the_scalar_one_s_mean():
     torch.testing.assert_close(distribution.sum(-1), torch.ones(16))
 
 
+def test_actions_are_in_the_range_of_the_data_and_what_never_moves_stays():
+    networks = make_update(fill=False).networks
+    data = torch.tensor([[0.25, -1.0], [0.25, 3.0], [0.25, 0.0]])
+    networks.fit_actions(data)
+    expected = torch.tensor([[0.0, -1.0], [0.0, 1.0], [0.0, -0.5]])
+    assert torch.equal(networks.to_unit(data), expected)
+    assert torch.equal(networks.from_unit(expected), data)
+    noise = torch.randn(4, 5, H, A, generator=torch.Generator().manual_seed(0))
+    observation = {"observation.state": torch.zeros(5, D)}
+    chunks = networks.act(observation, noise)
+    assert (chunks[..., 0] == 0.25).all()  # exactly: the smallest drift would add up
+    assert (chunks[..., 1] - 1.0).abs().max() <= 2.0
+    assert len(chunks[..., 1].unique()) > 1
+    beyond = networks.to_unit(torch.tensor([[0.0, 4.0]]))  # a person's, outside the range
+    assert torch.equal(beyond, torch.tensor([[-1.0, 1.0]]))
+
+
 def test_windows_are_cut_cloned_and_scaled_as_asked():
     update = make_update()
     batch = update.sample()
