@@ -94,13 +94,13 @@ class TrainingLoop:
             return None
         checkpoint = self._load_first(candidates)
         steps = self.algorithm.env_steps
-        self._go_back(steps, keep=steps)
+        self._go_back(steps, keep=steps, updates=self.algorithm.updates)
         self.logger.info("resumed %s at %d steps", checkpoint, steps)
         return checkpoint
 
-    def _go_back(self, steps: int, keep: int) -> None:
+    def _go_back(self, steps: int, keep: int, updates: int | None = None) -> None:
         """Take journal and dumped episodes back to at most `keep` environment steps."""
-        self.journal.restore(keep)
+        self.journal.restore(keep, updates)
         if self.dump is not None:
             self.dump.go_back(keep)
         if self.tracker is not None:

@@ -11,7 +11,7 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pld_ray.files.json_lines import append_line, mend_lines, read_lines, write_lines
@@ -67,16 +67,22 @@ class Journal:
             append_line(self.path, checked)
         return checked
 
-    def restore(self, env_steps: int) -> None:
-        """Training goes back to a checkpoint: later rows go, because they will be written again."""
+    def restore(self, env_steps: int, updates: int | None = None) -> None:
+        """Training goes back to a checkpoint: later rows go, because they will be written again.
+
+        Args:
+            env_steps: of the checkpoint.
+            updates: of the checkpoint; rows of the same environment step from the first one of
+                more updates on are later too. An offline phase has nothing but these.
+        """
         with self._lock:
             rows = read_history(self.path) if self.path.is_file() else []
-            left = [row for row in rows if row["env_steps"] > env_steps]
+            kept, left = split_at(rows, env_steps, updates)
             for row in left:
                 append_line(self.restarts_path, row)
             self._note_restart()
             if left:
-                write_lines(self.path, [row for row in rows if row["env_steps"] <= env_steps])
+                write_lines(self.path, kept)
 
     def rows(self) -> list[Row]:
         """All reports, oldest first."""
@@ -107,6 +113,22 @@ class Journal:
         """Now; ascending also where the clock does not."""
         self._last_ms = max(int(time.time() * 1000), self._last_ms + 1)
         return self._last_ms
+
+
+def split_at(
+    rows: Sequence[Row], env_steps: int, updates: int | None
+) -> tuple[list[Row], list[Row]]:
+    """Rows up to a checkpoint, and later ones; see `Journal.restore`."""
+    kept: list[Row] = []
+    left: list[Row] = []
+    passed = False
+    for row in rows:
+        is_later = row["env_steps"] > env_steps
+        if updates is not None and row["env_steps"] == env_steps:
+            passed |= row.get("updates", 0) > updates
+            is_later = passed
+        (left if is_later else kept).append(row)
+    return kept, left
 
 
 def read_history(path: str | os.PathLike[str]) -> list[Row]:

@@ -61,6 +61,19 @@ def test_resume_drops_rows_beyond_the_checkpoint(tmp_path):
     assert [row["env_steps"] for row in resumed.rows()] == [0, 100, 200, 300, 400, 450]
 
 
+def test_a_phase_without_environment_steps_goes_back_by_its_updates(tmp_path):
+    log = Journal(tmp_path / "metrics.jsonl")
+    for updates in (500, 1000, 1500):
+        log.append({"env_steps": 0, "updates": updates})
+        log.append({"env_steps": 0, "note": "beside it"})
+    for _ in range(2):  # a second kill after the same checkpoint doubles nothing
+        log.restore(0, updates=1000)
+        log.append({"env_steps": 0, "updates": 1500})
+    log.append({"env_steps": 200, "updates": 1500})
+    log.restore(100, updates=2000)
+    assert [row.get("updates") for row in log.rows()] == [500, None, 1000, None, 1500]
+
+
 def test_what_a_restart_took_out_is_kept_in_the_order_in_which_it_was_written(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"env_steps": 0}\n')  # of a release that wrote no time
