@@ -3,8 +3,9 @@
     python experiments/base_policy/mixed_demonstrations.py --dataset DIR [--episodes 200]
 
 Each episode's demonstrator errs or not, as drawn, and its arm is pushed with a strength of its own;
-what is recorded is what was executed. Failures are kept: `pld-ray acrlpd --demo_path=DIR` clones
-successes and learns the value of both.
+what is recorded is what was executed, and failures are kept. A third of the demonstrators sees exactly,
+so that a flow that clones all episodes solves about half of the held states; cloned from successes
+alone it solves nearly all of them, which leaves critics nothing to show.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     parser.add_argument("--suite", default="pld_tabletop")
     parser.add_argument("--task", default="pick_up_the_can_and_place_it_in_the_bin")
     parser.add_argument("--episodes", type=int, default=200)
-    parser.add_argument("--perfect", type=float, default=0.5, help="share that sees exactly")
+    parser.add_argument("--perfect", type=float, default=0.35, help="share that sees exactly")
     parser.add_argument("--scale-error", type=float, default=0.43, help="of the others")
     parser.add_argument("--push", type=float, default=0.3, help="greatest strength of the pushes")
     parser.add_argument("--seed", type=int, default=0)

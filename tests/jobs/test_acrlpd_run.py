@@ -6,6 +6,8 @@ import json
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -34,10 +36,20 @@ SMALL = [
 ]
 
 
-def commands():
+def commands(program="pld-ray"):
     """Of the page's first block."""
     block = re.findall(r"```\n(.*?)```", PAGE.read_text(), re.S)[0]
-    return [shlex.split(line)[1:] for line in block.splitlines() if line.startswith("pld-ray ")]
+    lines = [shlex.split(line) for line in block.splitlines()]
+    return [line[1:] for line in lines if line[:1] == [program]]
+
+
+def test_the_page_s_recorder_starts():
+    ((script, *flags),) = commands("python")
+    said = subprocess.run(
+        [sys.executable, script, "--help"], cwd=PAGE.parents[1], capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+    assert all(flag in said.stdout for flag in flags if flag.startswith("--"))
 
 
 @pytest.mark.timeout(600)
