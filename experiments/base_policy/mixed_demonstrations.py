@@ -3,9 +3,9 @@
     python experiments/base_policy/mixed_demonstrations.py --dataset DIR [--episodes 200]
 
 Each episode's demonstrator errs or not, as drawn, and its arm is pushed with a strength of its own;
-what is recorded is what was executed, and failures are kept. A third of the demonstrators sees exactly,
-so that a flow that clones all episodes solves about half of the held states; cloned from successes
-alone it solves nearly all of them, which leaves critics nothing to show.
+what is recorded is what was executed, and failures are kept. A third of the demonstrators see
+exactly, so that a flow that clones all episodes solves about half of the held states; cloned from
+successes alone it solves nearly all of them, which leaves critics nothing to show.
 """
 
 from __future__ import annotations

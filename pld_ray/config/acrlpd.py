@@ -21,8 +21,8 @@ class ACRLPDParams(LearnerParams):
 
     name: Literal["acrlpd"] = option(
         "acrlpd",
-        "What tells this configuration from that of another algorithm. Experimental: its runs to "
-        "the end were made in `envs.point` alone.",
+        "What tells this configuration from that of another algorithm. Experimental but for "
+        "`--config_path=tabletop_chunked`, which was trained to the end with three seeds.",
     )
 
     # --- chunks ----------------------------------------------------------------------------------
