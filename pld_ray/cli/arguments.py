@@ -208,6 +208,6 @@ def whole_number(text: str) -> int:
 def configuration(name: str) -> Any:
     """The class of a command's configuration by its name, imported only when it is asked for."""
     from pld_ray.config import TrainConfig
-    from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+    from pld_ray.config.acrlpd_train import NAMED
 
-    return ACRLPDTrainConfig if name == ACRLPDTrainConfig.__name__ else TrainConfig
+    return {each.__name__: each for each in NAMED.values()}.get(name, TrainConfig)

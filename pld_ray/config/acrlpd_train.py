@@ -1,4 +1,4 @@
-"""The configuration of `pld-ray acrlpd`, and which of the two a stored one is."""
+"""The configuration of `pld-ray acrlpd`, and of which command a stored one is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.config.groups import PolicyConfig
 from pld_ray.config.train import ConfigError, TrainConfig
 from pld_ray.options import option, with_default
@@ -35,18 +36,24 @@ class ACRLPDTrainConfig(TrainConfig):
                 raise ConfigError(f"{name} is of pld-ray train: pld-ray acrlpd has no base policy")
 
 
-def config_class_of(mapping: Mapping[str, Any]) -> type[TrainConfig]:
+NAMED: dict[str, type] = {"acrlpd": ACRLPDTrainConfig, "finetune": FinetuneConfig}
+"""`algorithm.name`, which is also the command's, -> its configuration; `train` has no name."""
+
+
+def config_class_of(mapping: Mapping[str, Any]) -> Any:
     """The class whose configuration a mapping holds, by `algorithm.name`."""
     algorithm = mapping.get("algorithm")
     name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
-    return ACRLPDTrainConfig if name == "acrlpd" else TrainConfig
+    return NAMED.get(str(name), TrainConfig)
 
 
 def check_command(mapping: Mapping[str, Any], config_class: type, path: str) -> None:
-    """Refuse what `algorithm.name` says is of pld-ray acrlpd in another command.
+    """Refuse what `algorithm.name` says is of another command.
 
     Raises:
         ConfigError: naming the file.
     """
-    if config_class_of(mapping) is ACRLPDTrainConfig and config_class is TrainConfig:
-        raise ConfigError(f"{path} is a configuration of pld-ray acrlpd, by its algorithm.name")
+    found = config_class_of(mapping)
+    if found not in (TrainConfig, config_class):
+        (name,) = (name for name, of in NAMED.items() if of is found)
+        raise ConfigError(f"{path} is a configuration of pld-ray {name}, by its algorithm.name")

@@ -122,17 +122,7 @@ class DatasetWindows:
         following = torch.from_numpy(self.frame_of_row)[batch["row"] + batch["window"]]
         batch |= {"frame": frame, "next_frame": following}
         for camera in self.cameras:
-            images = self._images(camera, torch.cat([frame, following]).numpy())
+            both = torch.cat([frame, following]).numpy()
+            images = torch.from_numpy(self.dataset.images_at(camera, both))
             batch[camera], batch[f"next.{camera}"] = images[:batch_size], images[batch_size:]
         return batch
-
-    def _images(self, camera: str, frames: np.ndarray) -> Tensor:
-        """Images of frames of the dataset [n, H, W, 3], each decoded once."""
-        wanted, place = np.unique(frames, return_inverse=True)
-        first = self.dataset.first_frames
-        episodes = np.searchsorted(first, wanted, side="right") - 1
-        images: list[np.ndarray] = []
-        for episode in np.unique(episodes):
-            inside = (wanted[episodes == episode] - first[episode]).tolist()
-            images += self.dataset.images(int(episode), camera, inside)
-        return torch.from_numpy(np.stack(images))[torch.from_numpy(place)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from pld_ray.config import TrainConfig
+from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.manifest import damaged
 from pld_ray.runs.layout import TRAINER_FILE
 from pld_ray.runs.run_dir import trainer_state
@@ -27,7 +28,7 @@ class LoopState:
     train_wall_s: float = 0.0
 
     @classmethod
-    def begin(cls, config: TrainConfig) -> LoopState:
+    def begin(cls, config: TrainConfig | FinetuneConfig) -> Self:
         """The state of a new run."""
         return cls(
             next_evaluation=config.evaluation.interval_steps,

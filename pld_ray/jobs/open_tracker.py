@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
@@ -21,7 +22,7 @@ TRIAL_WAIT_S = 120.0
 
 
 def open_tracker(
-    config: TrainConfig,
+    config: TrainConfig | FinetuneConfig,
     run: RunDir,
     *,
     kind: str = "train",
@@ -36,7 +37,7 @@ def open_tracker(
     Args:
         config: of the run; its `tracking` says where to log, or that nothing is logged.
         run: folder of the run.
-        kind: `train` or `trial`. A trial whose folder is gone finds its MLflow run by
+        kind: `train`, `trial` or `finetune`. A trial whose folder is gone finds its MLflow run by
             `parent_run_id` and the tag `trial`.
         parent_run_id: MLflow run of the sweep.
         extra_tags: `sweep`, `trial` and `point` of a trial.
@@ -91,13 +92,15 @@ def open_tracker(
 
 
 def default_run_name(
-    config: TrainConfig, tags: Mapping[str, str], varied: Mapping[str, str]
+    config: TrainConfig | FinetuneConfig, tags: Mapping[str, str], varied: Mapping[str, str]
 ) -> str:
     """Task and seed; of a trial its id, in what it differs, without the groups of the keys, and
     the seed.
 
     MLflow's legends cut long names; the tag `point` has the whole keys, and those of one value.
     """
+    if isinstance(config, FinetuneConfig):
+        return f"finetune-seed{config.seed}"
     if "trial" not in tags:
         return f"{config.env.task}-seed{config.seed}"
     names = {axis: ",".join(k.rpartition(".")[2] for k in axis.split(", ")) for axis in varied}

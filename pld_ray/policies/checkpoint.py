@@ -33,6 +33,7 @@ class PolicyCheckpoint:
         config: `config.json`, parsed.
         files: every file that decides an answer, in a fixed order.
         weights: the safetensors files among them.
+        processors: the two processors and their statistics among them.
         from_hub: it was asked for by hub name, so what it refers to may come from there too.
     """
 
@@ -40,6 +41,7 @@ class PolicyCheckpoint:
     config: dict[str, Any]
     files: tuple[Path, ...]
     weights: tuple[Path, ...]
+    processors: tuple[Path, ...]
     from_hub: bool = False
 
     @property
@@ -93,12 +95,15 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
             f"{directory / CONFIG} has no 'type': it must name the LeRobot policy type, e.g. 'act'"
         )
     weights = _weight_files(directory)
-    files = [directory / CONFIG, *weights]
+    processors: list[Path] = []
     for name in (PREPROCESSOR, POSTPROCESSOR):
-        files += _processor_files(directory / name)
+        processors += _processor_files(directory / name)
+    files = (directory / CONFIG, *weights, *processors)
     tensors = tuple(file.resolve() for file in weights if file.suffix == ".safetensors")
     # the snapshots of the hub's cache are links to files that have other names: not resolved
-    return PolicyCheckpoint(directory.absolute(), config, tuple(files), tensors, from_hub)
+    return PolicyCheckpoint(
+        directory.absolute(), config, files, tensors, tuple(processors), from_hub
+    )
 
 
 def is_exported(path: str | Path) -> bool:

@@ -60,7 +60,20 @@ def load_network(
     dtype: str | None,
     vlm_path: str | Path | None = None,
 ) -> PreTrainedPolicy:
-    """The frozen network in evaluation mode, with every weight from the checkpoint.
+    """The frozen network in evaluation mode, see `load_trainable_network`."""
+    network = load_trainable_network(checkpoint, config, dtype, vlm_path)
+    return network.eval().requires_grad_(False)
+
+
+def load_trainable_network(
+    checkpoint: PolicyCheckpoint,
+    config: PreTrainedConfig,
+    dtype: str | None,
+    vlm_path: str | Path | None = None,
+) -> PreTrainedPolicy:
+    """The network as LeRobot trains it, with every weight from the checkpoint.
+
+    What the policy's own configuration freezes (SmolVLA's vision encoder) asks for no gradient.
 
     Args:
         checkpoint, config: from `open_checkpoint` and `load_config`.
@@ -86,7 +99,7 @@ def load_network(
     if config.type == "smolvla":
         _cast_smolvla(policy, weights, dtype)
     policy.load_state_dict(weights, strict=False)  # checked above, with better words
-    return policy.to(config.device).eval().requires_grad_(False)
+    return policy.to(config.device)
 
 
 def _read_weights(checkpoint: PolicyCheckpoint) -> dict[str, torch.Tensor]:

@@ -79,7 +79,7 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             continue
         metrics.last |= {key: value for key, value in row.items() if value is not None}
-        success = row.get("eval/residual_success")
+        success = row.get("eval/residual_success", row.get("eval/success"))
         if success is not None:
             metrics.success = success
             metrics.best = success if metrics.best is None else max(metrics.best, success)

@@ -11,9 +11,10 @@ import pathlib
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import ConfigError
 from pld_ray.config.acrlpd_train import config_class_of
 from pld_ray.config.file import dump_config, read_config, read_mapping
 from pld_ray.errors import UserError
@@ -31,7 +32,7 @@ from pld_ray.runs.layout import (
 )
 from pld_ray.runs.status import FAILED, INTERRUPTED, RUNNING, failure_reason, write_status
 
-WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "ray_address"}
+WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "ray_address", "output_dir"}
 """In every `config.yaml`; the last key too, so that one that was cut off is not filled up."""
 PARTIAL, RETIRED, ASIDE = ".partial-", ".retired-", ".aside-"
 """Prefixes of checkpoints: being written, being replaced, left by a run that went on elsewhere."""
@@ -87,12 +88,12 @@ class RunDir:
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
-    def create(self, config: TrainConfig) -> None:
+    def create(self, config: Any) -> None:
         """Write the configuration: from here on the folder holds a run."""
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / CONFIG_FILE, dump_config(config))
 
-    def load_config(self) -> TrainConfig:
+    def load_config(self) -> Any:
         """The configuration that the run was started with, every value as it was.
 
         Raises:
@@ -102,8 +103,10 @@ class RunDir:
         if not path.is_file():
             raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
         mapping = read_mapping(path)
-        config: TrainConfig = read_config(config_class_of(mapping), path)
-        if lacking := WRITTEN - mapping.keys():
+        config_class = config_class_of(mapping)
+        config = read_config(config_class, path)
+        own = {field.name for field in fields(config_class)}
+        if lacking := (WRITTEN & own) - mapping.keys():
             raise ConfigError(
                 f"{path} is damaged, it lacks {', '.join(sorted(lacking))}: put it back (MLflow "
                 "keeps a copy among the run's artifacts), or start anew in another folder"

@@ -15,22 +15,25 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.config import ConfigError
+from pld_ray.config import ConfigError, TrainConfig
 
 if TYPE_CHECKING:
-    from pld_ray.config import TrainConfig
+    from pld_ray.config.finetune import FinetuneConfig
 
 OWN_PACKAGES = ("envs.", "pld_ray.")
 KNOWN_FILE = "pld-ray/known_code"
 """In `XDG_STATE_HOME`, else in `~/.local/state`."""
 
 
-def code_settings(config: TrainConfig) -> dict[str, Any]:
+def code_settings(config: TrainConfig | FinetuneConfig) -> dict[str, Any]:
     """The settings that decide what code a run executes; none of them for one of our own."""
-    env, placement = config.env, config.placement
+    env = config.env
     settings: dict[str, Any] = {}
     if env.entry_point is not None and not env.entry_point.startswith(OWN_PACKAGES):
         settings |= {"env.entry_point": env.entry_point, "env.kwargs": env.kwargs}
+    if not isinstance(config, TrainConfig):  # a run without Ray
+        return settings
+    placement = config.placement
     if placement.env_vars:
         settings["placement.env_vars"] = placement.env_vars
     if placement.working_dir is not None:
@@ -40,7 +43,7 @@ def code_settings(config: TrainConfig) -> dict[str, Any]:
     return settings
 
 
-def remember(configs: Iterable[TrainConfig]) -> None:
+def remember(configs: Iterable[TrainConfig | FinetuneConfig]) -> None:
     """This user starts these: their code needs no `--trust` from now on."""
     new = {digest(settings) for config in configs if (settings := code_settings(config))} - known()
     if not new:
@@ -54,7 +57,7 @@ def remember(configs: Iterable[TrainConfig]) -> None:
         pass  # no home to keep it in: --trust will be asked for
 
 
-def check_trusted(config: TrainConfig, source: pathlib.Path, trust: bool) -> None:
+def check_trusted(config: TrainConfig | FinetuneConfig, source: pathlib.Path, trust: bool) -> None:
     """Refuse the code that a stored run names, unless this user has started with it before.
 
     Args:

@@ -8,19 +8,21 @@ import os
 import pathlib
 import socket
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.config.finetune import FinetuneParams
 
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
+    from pld_ray.config.finetune import FinetuneConfig
 
 COMMIT_VARIABLE = "PLD_RAY_GIT_COMMIT"
 PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 
 
 def run_tags(
-    config: TrainConfig,
+    config: TrainConfig | FinetuneConfig,
     *,
     kind: str = "train",
     preset: str = "default",
@@ -30,7 +32,7 @@ def run_tags(
 
     Args:
         config: of the run.
-        kind: `train` or `trial`.
+        kind: `train`, `trial` or `finetune`.
         preset: name of the preset that the configuration was made from.
         run_dir: the run's folder.
     """
@@ -65,10 +67,15 @@ def process_tags(kind: str) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def note(config: TrainConfig, preset: str, run_dir: str | os.PathLike[str] | None = None) -> str:
+def note(
+    config: TrainConfig | FinetuneConfig, preset: str, run_dir: str | os.PathLike[str] | None = None
+) -> str:
     """Two lines of markdown that stand at the top of the run's page."""
     task = config.env.task.replace("_", " ")
-    algorithm = config.algorithm
+    algorithm: Any = config.algorithm
+    if isinstance(algorithm, FinetuneParams):
+        again = f"Continue with `pld-ray finetune --resume={pathlib.Path(run_dir or '').resolve()}`"
+        return f"Fine-tuning, seed {config.seed}: {config.total_steps:,} updates.  \n{again}"
     learns = (
         f"chunks of {algorithm.horizon} ({algorithm.improvement})"
         if isinstance(algorithm, ACRLPDParams)

@@ -1,0 +1,119 @@
+"""`pld-ray finetune`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import TYPE_CHECKING
+
+from pld_ray.cli.arguments import Parser, configuration
+
+if TYPE_CHECKING:
+    from pld_ray.config.finetune import FinetuneConfig
+
+CONFIG_CLASS = "FinetuneConfig"
+
+
+def parser() -> Parser:
+    """The arguments of the command."""
+    parser = Parser(
+        "finetune",
+        "Supervised fine-tuning of a LeRobot policy folder on LeRobotDatasets, through the "
+        "policy's own loss and processors. Any dotted key of the configuration is a flag, such as "
+        "--policy.path=DIR; RUN/checkpoints/best/policy is the result, a LeRobot policy folder.",
+        takes_settings=True,
+        config_class=CONFIG_CLASS,
+    )
+    parser.value("resume", "RUN_DIR", "continue a run from its newest checkpoint that is whole")
+    parser.switch("trust", "with --resume: run the code that a foreign run names")
+    parser.switch("dry_run", "check policy, datasets and environment, then stop")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fine-tune, or print or check a configuration."""
+    from pld_ray.cli.ls import plain_console
+    from pld_ray.config.file import dump_config
+    from pld_ray.data.conversion_progress import TerminalSteps
+    from pld_ray.runs.run_dir import RunDir
+
+    config = configured(args)
+    if args.print_config:
+        print(dump_config(config), end="")
+        return 0
+    if args.resume is None:
+        RunDir(config.output_dir).check_new()
+
+    from pld_ray.jobs.finetune import check_finetune, finetune
+
+    if args.dry_run:
+        checkpoint, episodes = check_finetune(config)
+        frames = sum(len(episode.rows) for episode in episodes)
+        print(
+            f"{checkpoint.directory} ({checkpoint.policy_type}) can learn from {len(episodes)} "
+            f"episodes, {frames} frames"
+        )
+        return 0
+    resume = pathlib.Path(args.resume) if args.resume else None
+    samples = config.total_steps * config.algorithm.batch_size
+    with TerminalSteps(plain_console()).phase("fine-tuning", samples, "samples") as advance:
+        summary = finetune(config, resume, advance, args.trust)
+    folder = RunDir(resume or config.output_dir).path
+    if "policy" not in summary:
+        print(f"saved {summary['checkpoint']}\ncontinue with: pld-ray finetune --resume={folder}")
+        return 0
+    if summary["validation_loss"] is not None:
+        print(f"validation loss {summary['start_loss']:.4f} -> {summary['validation_loss']:.4f}")
+    if summary["validation_success"] is not None:
+        start, success = summary["start_success"], summary["validation_success"]
+        print(f"success on the validation states {start:.0%} -> {success:.0%}")
+    print(
+        f"{summary['updates']} updates, {summary['samples_per_s']:.0f} samples/s\n"
+        f"next: pld-ray train --policy.path={summary['policy']}"
+    )
+    return 0
+
+
+def configured(args: argparse.Namespace) -> FinetuneConfig:
+    """The configuration; datasets are the arguments that are no flags.
+
+    Raises:
+        ConfigError: a flag or a file is wrong, or `--resume` is given with other settings.
+    """
+    from pld_ray.config import ConfigError
+    from pld_ray.config.file import load_config
+    from pld_ray.config.finetune import FinetuneConfig
+    from pld_ray.runs.run_dir import RunDir
+
+    if args.resume is None:
+        if args.trust:
+            raise ConfigError("--trust goes with --resume=RUN_DIR")
+        paths, flags = datasets_and_flags(args.settings)
+        given = [f"--dataset={json.dumps(paths)}"] if paths else []
+        return load_config(configuration(CONFIG_CLASS), [*flags, *given])
+    if args.settings:
+        raise ConfigError(
+            f"--resume takes the run's own configuration; remove {' '.join(args.settings)[:200]}"
+        )
+    config = RunDir(args.resume).load_config()
+    if not isinstance(config, FinetuneConfig):
+        raise ConfigError(f"{args.resume} is no run of pld-ray finetune: see pld-ray show")
+    return config
+
+
+def datasets_and_flags(args: list[str]) -> tuple[list[str], list[str]]:
+    """Arguments that are no flags and no flag's value, and the others."""
+    paths: list[str] = []
+    flags: list[str] = []
+    takes_value = False
+    for arg in args:
+        if arg.startswith("--"):
+            takes_value = "=" not in arg
+            flags.append(arg)
+        elif takes_value:
+            takes_value = False
+            flags.append(arg)
+        else:
+            paths.append(arg)
+    return paths, flags

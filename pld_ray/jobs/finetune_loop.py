@@ -1,0 +1,231 @@
+"""The loop of `pld-ray finetune`: update, record, evaluate, keep."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.data.training_windows import TrainingWindows
+from pld_ray.evaluation.play import success_rate
+from pld_ray.evaluation.policy_player import PolicyPlayer
+from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, damaged, write_manifest
+from pld_ray.jobs.loop_state import LoopState
+from pld_ray.jobs.stop_request import StopRequest
+from pld_ray.policies import load_base_policy
+from pld_ray.runs.journal import log_line
+from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE, TRAINER_FILE
+from pld_ray.runs.run_dir import RunDir, trainer_state
+from pld_ray.sharded.policy_folder import write_policy_folder
+from pld_ray.sharded.trainer import Trainer, batches_from, validation_batches
+from pld_ray.tracking.mlflow_run import MlflowRun
+
+POLICY_FOLDER, COMPONENTS = "policy", "components"
+"""In a checkpoint: the averaged policy as LeRobot loads it, and what training goes on from."""
+CANDIDATE = "candidate"
+RECORD_UPDATES = 50
+
+
+@dataclass
+class FinetuneState(LoopState):
+    """What the loop remembers across a resume."""
+
+    best_loss: float | None = None
+    """Validation loss of the best checkpoint."""
+    start: dict[str, float] | None = None
+    """What the policy was worth before the first update."""
+
+
+class FinetuneLoop:
+    """update -> record -> evaluate when due -> checkpoint when due.
+
+    In the journal `env_steps`, the axis of every run, counts updates: no environment is stepped to
+    learn.
+    """
+
+    def __init__(
+        self,
+        config: FinetuneConfig,
+        run: RunDir,
+        trainer: Trainer,
+        windows: TrainingWindows,
+        held: TrainingWindows | None,
+        player: PolicyPlayer | None,
+        tracker: MlflowRun | None,
+        logger: Any,
+        provenance: dict[str, Any],
+    ) -> None:
+        self.config, self.run_dir, self.trainer = config, run, trainer
+        self.windows, self.held, self.player = windows, held, player
+        self.tracker, self.logger, self.provenance = tracker, logger, provenance
+        self.state = FinetuneState.begin(config)
+        first = config.evaluation.held_states
+        self.states = list(range(first, first + config.evaluation.validation_states))
+
+    # --- training --------------------------------------------------------------------------------
+
+    def run(self, on_samples: Callable[[int], None]) -> bool:
+        """Train to `total_steps`; False when a stop was requested."""
+        config, trainer = self.config, self.trainer
+        with StopRequest() as stop:
+            if self.state.start is None:
+                self.state.start = self.evaluate("start")
+                self.record(self.state.start)
+            updates = range(trainer.updates, config.total_steps)
+            batches = batches_from(self.windows, config.algorithm, updates, config.loader_workers)
+            collected: dict[str, list[float]] = {}
+            for micro_batches in batches:
+                clock = time.monotonic()
+                for name, value in trainer.update(micro_batches).items():
+                    collected.setdefault(f"train/{name}", []).append(value)
+                self.state.train_wall_s += time.monotonic() - clock
+                on_samples(config.algorithm.batch_size)
+                if trainer.updates % RECORD_UPDATES == 0:
+                    self.record({name: float(np.mean(v)) for name, v in collected.items()})
+                    collected = {}
+                self._evaluate_when_due()
+                if self.state.checkpoint_due(trainer.updates, config.checkpoint.interval_steps):
+                    self.save(f"step_{trainer.updates:09d}")
+                    self.run_dir.prune(config.checkpoint.keep)
+                if stop.requested:
+                    break
+        return trainer.updates >= config.total_steps
+
+    def _evaluate_when_due(self) -> None:
+        """Keep the weights as `best` if they are the best so far."""
+        interval, total = self.config.evaluation.interval_steps, self.config.total_steps
+        if not self.state.evaluation_due(self.trainer.updates, interval, total):
+            return
+        folder = self.save(CANDIDATE)
+        found = self.evaluate(folder)
+        success, loss = found.get("eval/success", 0.0), found.get("eval/loss")
+        best = self.state.best_loss
+        tied = success == self.state.best_success
+        if success > self.state.best_success or (
+            tied and (loss is None or best is None or loss <= best)
+        ):
+            self.state.best_success, self.state.best_loss = success, loss
+            self.run_dir.rename_checkpoint(CANDIDATE, "best")
+        self.record(found)
+
+    def evaluate(self, checkpoint: pathlib.Path | str) -> dict[str, float]:
+        """Validation loss, and success of the policy of a checkpoint on the validation states.
+
+        Args:
+            checkpoint: its folder; `start` is the policy that the run began from.
+        """
+        found: dict[str, float] = {}
+        if self.held is not None:
+            rows = validation_batches(self.held, self.config.algorithm.batch_size)
+            found["eval/loss"] = self.trainer.validation_loss(self.held.batch(r) for r in rows)
+        if self.player is None:
+            return found
+        path = self.config.policy.path
+        if isinstance(checkpoint, pathlib.Path):
+            path = str(checkpoint / POLICY_FOLDER)
+        policy = load_base_policy(path, **self.config.policy.loader())
+        played = self.player.play(policy, self.states)
+        rates = {task: success_rate(episodes) for task, episodes in played.items()}
+        if len(rates) > 1:
+            found |= {f"eval/success/{task}": rate for task, rate in rates.items()}
+        return {**found, "eval/success": float(np.mean(list(rates.values())))}
+
+    def finish(self, started: float) -> dict[str, Any]:
+        """The final checkpoint, and what is left of the run in figures."""
+        final = self.save("final")
+        best = self.run_dir.checkpoints / "best"
+        chosen = best if best.exists() else final
+        start = self.state.start or {}
+        seconds = max(self.state.train_wall_s, 1e-9)
+        samples = self.trainer.updates * self.config.algorithm.batch_size
+        if self.tracker is not None:
+            for name in (CONFIG_FILE, LOG_FILE, METRICS_FILE):
+                self.tracker.log_artifact(self.run_dir.path / name)
+        return {
+            "policy": str(chosen / POLICY_FOLDER),
+            "checkpoint": str(chosen),
+            "updates": self.trainer.updates,
+            "start_loss": start.get("eval/loss"),
+            "validation_loss": self.state.best_loss,
+            "start_success": start.get("eval/success"),
+            "validation_success": self.state.best_success if self.player else None,
+            "samples_per_s": round(samples / seconds, 1),
+            "train_wall_s": round(self.state.train_wall_s, 1),
+            "total_wall_s": round(time.time() - started, 1),
+            "mlflow_run_id": self.tracker.run_id if self.tracker else None,
+            "seed": self.config.seed,
+        }
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def save(self, name: str) -> pathlib.Path:
+        """A checkpoint in both forms."""
+        path = self.run_dir.save_checkpoint(self._write, name, asdict(self.state))
+        self.logger.info("checkpoint %s at %d updates", path, self.trainer.updates)
+        return path
+
+    def _write(self, folder: str) -> None:
+        path, trainer = pathlib.Path(folder), self.trainer
+        trainer.save(path / COMPONENTS)
+        about = {**self.provenance, "updates": trainer.updates}
+        write_policy_folder(trainer.trainee, trainer.average_state(), path / POLICY_FOLDER, about)
+        progress = {"env_steps": trainer.updates, MARK: True}
+        (path / PROGRESS_FILE).write_text(json.dumps(progress))
+        write_manifest(path)
+
+    def restore(self) -> None:
+        """Continue from the newest checkpoint that is whole, or from the beginning.
+
+        Raises:
+            CheckpointError: none of them is.
+        """
+        failures: list[CheckpointError] = []
+        for path in self.run_dir.find_checkpoints():
+            try:
+                check_manifest(path)
+                self.trainer.load(path / COMPONENTS)
+                self.state = finetune_state(path)
+            except CheckpointError as error:
+                self.logger.warning("%s", error)
+                failures.append(error)
+                continue
+            self.run_dir.go_on_from(path)
+            self._go_back(self.trainer.updates)
+            return
+        if failures:
+            raise failures[0]
+        self._go_back(-1)
+
+    def _go_back(self, updates: int) -> None:
+        self.run_dir.journal.restore(updates)
+        if self.tracker is not None:
+            self.tracker.restored(max(0, updates))
+
+    def record(self, row: dict[str, float]) -> None:
+        """One row of the journal, for log and MLflow too."""
+        updates = self.trainer.updates
+        wall_s = round(self.state.train_wall_s, 2)
+        written = self.run_dir.journal.append(
+            {"env_steps": updates, **row, "updates": updates, "time/wall_s": wall_s}
+        )
+        self.logger.info(log_line(written))
+        if self.tracker is not None:
+            self.tracker.send_row(written)
+
+
+def finetune_state(checkpoint: pathlib.Path) -> FinetuneState:
+    """The loop's own state in a checkpoint.
+
+    Raises:
+        CheckpointError: it is damaged.
+    """
+    try:
+        return FinetuneState(**trainer_state(checkpoint))
+    except TypeError as error:
+        raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None

@@ -1,0 +1,1 @@
+"""Training of whole policies through their own losses; nothing here knows runs or simulators."""

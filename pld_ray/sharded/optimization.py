@@ -1,0 +1,79 @@
+"""Optimiser, learning rate and averaged weights, each PyTorch's or the policy's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from pld_ray.config.finetune import FinetuneParams
+
+
+def make_optimizer(policy: Any, params: FinetuneParams) -> tuple[torch.optim.Optimizer, float]:
+    """The policy's own preset with what the configuration changes.
+
+    Args:
+        policy: a LeRobot policy.
+        params: None takes the preset's value.
+
+    Returns:
+        The optimiser over all that asks for a gradient, and the greatest norm of a gradient.
+    """
+    preset = policy.config.get_optimizer_preset()
+    given = {
+        "lr": params.learning_rate,
+        "weight_decay": params.weight_decay,
+        "grad_clip_norm": params.grad_clip_norm,
+    }
+    preset = dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})
+    groups = []
+    for group in parameter_groups(policy.get_optim_params()):
+        kept = [parameter for parameter in group["params"] if parameter.requires_grad]
+        own = {} if params.learning_rate is not None else {"lr": group.get("lr", preset.lr)}
+        if kept:
+            groups.append({**group, **own, "params": kept, "initial_lr": own.get("lr", preset.lr)})
+            groups[-1]["lr"] = groups[-1]["initial_lr"]
+    return preset.build(groups), float(preset.grad_clip_norm)
+
+
+def parameter_groups(given: Any) -> list[dict[str, Any]]:
+    """What `get_optim_params` returns, parameters or groups of them, as groups."""
+    items = list(given)
+    return items if items and isinstance(items[0], dict) else [{"params": items}]
+
+
+def learning_rate_share(update: int, total: int, params: FinetuneParams) -> float:
+    """Share of the highest learning rate at an update [0, total): linear warm-up, half a cosine."""
+    warm = min(1.0, (update + 1) / max(1, params.warmup_updates))
+    cosine = 0.5 + 0.5 * math.cos(math.pi * update / total)
+    return warm * (params.final_learning_rate + (1 - params.final_learning_rate) * cosine)
+
+
+def make_average(policy: torch.nn.Module, decay: float) -> AveragedModel:
+    """A copy of the policy that `update_parameters` moves after it."""
+    return AveragedModel(policy, multi_avg_fn=moving_average(decay))
+
+
+def moving_average(decay: float) -> Callable[[Any, Any, Any], None]:
+    """theta_bar <- d theta_bar + (1 - d) theta with d = min(decay, (1 + n) / (10 + n)).
+
+    n counts the averages before; without the second term the first updates of a short run would
+    leave nothing but the policy that it began with.
+    """
+
+    @torch.no_grad()
+    def average(averaged: list[Tensor], current: list[Tensor], number: Tensor | int) -> None:
+        n = int(number)
+        weight = 1.0 - min(decay, (1 + n) / (10 + n))
+        for mean, value in zip(averaged, current, strict=True):
+            if mean.is_floating_point():
+                mean.lerp_(value, weight)
+            else:
+                mean.copy_(value)
+
+    return average

@@ -1,0 +1,141 @@
+"""The policy that is trained, as a LeRobot policy folder gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lerobot.policies import PreTrainedPolicy
+
+from pld_ray.config import ConfigError
+from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.data.training_windows import Needed
+from pld_ray.policies.checkpoint import CONFIG, PolicyCheckpoint, open_checkpoint
+from pld_ray.policies.lerobot_adapter import SUPPORTED_TYPES
+from pld_ray.policies.lerobot_names import environment_names, needed_features
+from pld_ray.policies.lerobot_network import load_config, load_trainable_network
+from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
+
+
+@dataclass(frozen=True)
+class Trainee:
+    """A policy with what prepares its batches.
+
+    Attributes:
+        checkpoint: the folder that it came from.
+        policy: on `device`, with the gradients that it asks for.
+        preprocess: a batch of `TrainingWindows` -> what `policy.forward` takes.
+        needed: what a dataset must have.
+        stored: names of its weights, each tensor once, as a folder holds them.
+    """
+
+    checkpoint: PolicyCheckpoint
+    policy: PreTrainedPolicy
+    preprocess: Any
+    needed: Needed
+    stored: tuple[str, ...]
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether the loss is a mean over the actions inside episodes, and not over all windows."""
+        return self.checkpoint.policy_type in ("act", "smolvla")
+
+
+def device_of(config: FinetuneConfig) -> str:
+    """Where the network is trained."""
+    if config.device != "auto":
+        return config.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def open_trainee(config: FinetuneConfig) -> PolicyCheckpoint:
+    """The checked folder of the policy; no weight is read.
+
+    Raises:
+        FileNotFoundError, ValueError: see `open_checkpoint`.
+        ConfigError: its type is not supported.
+    """
+    checkpoint = open_checkpoint(config.policy.path)
+    if checkpoint.policy_type not in SUPPORTED_TYPES:
+        raise ConfigError(
+            f"{checkpoint.directory / CONFIG} is of type {checkpoint.policy_type!r}: "
+            f"{', '.join(SUPPORTED_TYPES)} can be fine-tuned"
+        )
+    return checkpoint
+
+
+def needed_by(checkpoint: PolicyCheckpoint, rename_map: Mapping[str, str]) -> Needed:
+    """What the policy of a folder learns from.
+
+    Raises:
+        ValueError: its configuration cannot be read, or the map does not fit it.
+    """
+    config: Any = load_config(checkpoint, "cpu", None)
+    features = needed_features(config)
+    saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in features}
+    names = environment_names(features, rename_map or saved)
+    seen = config.observation_delta_indices
+    return Needed(
+        shapes={name: features[own] for name, own in names.items()},
+        names=names,
+        action_dim=int(config.output_features["action"].shape[0]),
+        observation_steps=None if seen is None else tuple(seen),
+        action_steps=tuple(config.action_delta_indices),
+    )
+
+
+def load_trainee(config: FinetuneConfig) -> Trainee:
+    """The policy in training mode, with its processors.
+
+    Raises:
+        FileNotFoundError, ValueError: see `load_trainable_network` and `load_processors`.
+        ConfigError: `freeze` names no parameter, or leaves none.
+    """
+    checkpoint, settings = open_trainee(config), config.policy
+    device = device_of(config)
+    lerobot_config = load_config(checkpoint, device, settings.dtype)
+    preprocess, _ = load_processors(checkpoint, lerobot_config, device, settings.tokenizer_path)
+    policy = load_trainable_network(
+        checkpoint, lerobot_config, settings.dtype, settings.tokenizer_path
+    )
+    freeze(policy, config.algorithm.freeze)
+    return Trainee(
+        checkpoint,
+        policy.train(),
+        preprocess,
+        needed_by(checkpoint, settings.rename_map),
+        distinct_names(policy),
+    )
+
+
+def freeze(policy: torch.nn.Module, prefixes: list[str]) -> None:
+    """Ask no gradient for parameters whose names begin with one of these.
+
+    Raises:
+        ConfigError: one begins no name, or nothing is left to train.
+    """
+    parameters = dict(policy.named_parameters())
+    for prefix in prefixes:
+        matching = [name for name in parameters if name.startswith(prefix)]
+        if not matching:
+            tops = sorted({".".join(name.split(".")[:2]) for name in parameters})
+            raise ConfigError(
+                f"algorithm.freeze: no parameter's name begins with {prefix!r}; they begin with "
+                f"{', '.join(tops[:12])}"
+            )
+        for name in matching:
+            parameters[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        raise ConfigError("algorithm.freeze leaves nothing to train: take a prefix out")
+
+
+def distinct_names(policy: torch.nn.Module) -> tuple[str, ...]:
+    """Names of the state, one for each tensor: tied weights are stored once."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    names = []
+    for name, tensor in policy.state_dict().items():
+        if tensor.numel() == 0 or first.setdefault((tensor.data_ptr(), tensor.shape), name) == name:
+            names.append(name)
+    return tuple(names)

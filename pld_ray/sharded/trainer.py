@@ -1,0 +1,198 @@
+"""One update of a policy: micro-batches, clipping, optimiser, averaged weights, in this order."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.utils.data import DataLoader, Dataset
+
+from pld_ray.config.finetune import FinetuneParams
+from pld_ray.data.training_windows import IS_PAD, TrainingWindows
+from pld_ray.files.manifest import damaged
+from pld_ray.files.tensors import save_tensors
+from pld_ray.sharded.optimization import learning_rate_share, make_average, make_optimizer
+from pld_ray.sharded.trainee import Trainee
+
+Batch = dict[str, Any]
+
+POLICY, AVERAGE, OPTIMIZER = (f"{name}.safetensors" for name in ("policy", "average", "optimizer"))
+STATE = "trainer_state.json"
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+TRAINING, VALIDATION = 0, 1
+"""What a draw of noise is for."""
+
+
+class Trainer:
+    """A policy, its optimiser and its average; an update is a function of its number and its data.
+
+    Args:
+        trainee: the policy; trained in place.
+        params: of the run.
+        total: updates of the run, which the learning rate follows.
+        seed: of the noise that the policy's loss draws.
+
+    Attributes:
+        updates: done so far.
+    """
+
+    def __init__(self, trainee: Trainee, params: FinetuneParams, total: int, seed: int) -> None:
+        self.trainee, self.params, self.total, self.seed = trainee, params, total, seed
+        self.policy = trainee.policy
+        self.average = make_average(self.policy, params.ema_decay)
+        self.optimizer, self.clip_norm = make_optimizer(self.policy, params)
+        self.updates = 0
+
+    def update(self, micro_batches: Sequence[Batch]) -> dict[str, float]:
+        """Learn from one batch, given as its micro-batches; as if it were one.
+
+        Returns:
+            `loss`, `grad_norm` before clipping, `learning_rate`, and the numbers that the policy
+            itself reports.
+        """
+        share = learning_rate_share(self.updates, self.total, self.params)
+        for group in self.optimizer.param_groups:
+            group["lr"] = share * group["initial_lr"]
+        weights = self._weights(micro_batches)
+        metrics: dict[str, float] = {}
+        for k, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True)):
+            loss, reported = self._loss(self.policy, batch, (TRAINING, self.updates, k))
+            (loss * weight).backward()
+            for name, value in {"loss": float(loss.detach()), **reported}.items():
+                metrics[name] = metrics.get(name, 0.0) + weight * value
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.average.update_parameters(self.policy)
+        self.updates += 1
+        learning_rate = max(group["lr"] for group in self.optimizer.param_groups)
+        return {**metrics, "grad_norm": float(norm), "learning_rate": learning_rate}
+
+    @torch.no_grad()
+    def validation_loss(self, batches: Iterable[Batch]) -> float:
+        """Mean loss of the averaged policy; the same noise every time."""
+        average = self.average.module.eval()
+        total = weight = 0.0
+        for k, batch in enumerate(batches):
+            loss, _ = self._loss(average, batch, (VALIDATION, 0, k))
+            count = self._count(batch)
+            total, weight = total + count * float(loss), weight + count
+        return total / weight
+
+    def _loss(
+        self, policy: Any, batch: Batch, noise: tuple[int, int, int]
+    ) -> tuple[Tensor, dict[str, float]]:
+        """LeRobot's loss of a prepared batch, with noise of its own."""
+        prepared = self.trainee.preprocess(dict(batch))
+        with torch.random.fork_rng():
+            torch.manual_seed(int(np.random.SeedSequence([self.seed, *noise]).generate_state(1)[0]))
+            loss, reported = policy.forward(prepared)
+        numbers = {
+            name: float(value)
+            for name, value in (reported or {}).items()
+            if isinstance(value, int | float) and name != "loss"
+        }
+        return loss, numbers
+
+    def _weights(self, micro_batches: Sequence[Batch]) -> list[float]:
+        """Each micro-batch's part of the batch's mean."""
+        counts = [self._count(batch) for batch in micro_batches]
+        return [count / sum(counts) for count in counts]
+
+    def _count(self, batch: Batch) -> float:
+        """What the loss of a batch is a mean over."""
+        is_pad = batch[IS_PAD]
+        return float((~is_pad).sum() if self.trainee.counts_steps else len(is_pad))
+
+    # --- components ------------------------------------------------------------------------------
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Everything that training needs to go on: safetensors and JSON, tensors whole.
+
+        Raises:
+            OSError: the disk is full or cannot be written.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        save_tensors(own_tensors(get_model_state_dict(self.policy, options=FULL)), folder / POLICY)
+        save_tensors(own_tensors(self.average_state()), folder / AVERAGE)
+        flat = get_optimizer_state_dict(self.policy, self.optimizer, options=FULL)
+        tensors = {name: value for name, value in flat.items() if isinstance(value, Tensor)}
+        save_tensors(own_tensors(tensors), folder / OPTIMIZER)
+        state = {
+            "updates": self.updates,
+            "averaged": int(self.average.n_averaged),
+            "optimizer": {name: value for name, value in flat.items() if name not in tensors},
+        }
+        (folder / STATE).write_text(json.dumps(state))
+
+    def load(self, folder: pathlib.Path) -> None:
+        """Go on from what `save` wrote.
+
+        Raises:
+            CheckpointError: a file is missing, damaged, or of another policy.
+        """
+        try:
+            state = json.loads((folder / STATE).read_text())
+            for module, name in ((self.policy, POLICY), (self.average.module, AVERAGE)):
+                weights: dict[str, Any] = {**load_file(folder / name)}
+                set_model_state_dict(module, weights, options=FULL)
+            flat: dict[str, Any] = {**state["optimizer"], **load_file(folder / OPTIMIZER)}
+            set_optimizer_state_dict(self.policy, self.optimizer, flat, options=FULL)
+            self.average.n_averaged.fill_(state["averaged"])
+            self.updates = int(state["updates"])
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise damaged(folder, f"it does not fit this policy ({reason})") from None
+
+    def average_state(self) -> dict[str, Any]:
+        """The averaged policy's weights, whole, on the host."""
+        return get_model_state_dict(self.average.module, options=FULL)
+
+
+def own_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Contiguous copies that share no memory, which safetensors would refuse."""
+    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+
+
+class UpdateBatches(Dataset):
+    """The micro-batches of each update, by its number."""
+
+    def __init__(self, windows: TrainingWindows, batch_size: int, accumulation: int) -> None:
+        self.windows, self.batch_size, self.accumulation = windows, batch_size, accumulation
+
+    def __getitem__(self, update: int) -> list[Batch]:
+        rows = self.windows.rows_of_update(update, self.batch_size)
+        return [self.windows.batch(part) for part in np.split(rows, self.accumulation)]
+
+
+def batches_from(
+    windows: TrainingWindows, params: FinetuneParams, updates: range, workers: int
+) -> Iterator[list[Batch]]:
+    """The micro-batches of these updates in their order, read ahead by `workers` processes."""
+    dataset = UpdateBatches(windows, params.batch_size, params.accumulation)
+    sampler: Any = updates
+    return iter(DataLoader(dataset, batch_size=None, sampler=sampler, num_workers=workers))
+
+
+def validation_batches(
+    windows: TrainingWindows, batch_size: int, most: int = 2048
+) -> list[np.ndarray]:
+    """Rows of evenly spread windows, at most `most`, in batches."""
+    number = min(len(windows), most)
+    rows = np.unique(np.linspace(0, len(windows) - 1, number).round().astype(np.int64))
+    return [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)]
