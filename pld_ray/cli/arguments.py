@@ -209,5 +209,7 @@ def configuration(name: str) -> Any:
     """The class of a command's configuration by its name, imported only when it is asked for."""
     from pld_ray.config import TrainConfig
     from pld_ray.config.acrlpd_train import NAMED
+    from pld_ray.config.distill import DistillConfig
 
-    return {each.__name__: each for each in NAMED.values()}.get(name, TrainConfig)
+    classes = (*NAMED.values(), DistillConfig)
+    return {each.__name__: each for each in classes}.get(name, TrainConfig)

@@ -32,7 +32,7 @@ Batch = dict[str, Any]
 
 POLICY, AVERAGE, OPTIMIZER = (f"{name}.safetensors" for name in ("policy", "average", "optimizer"))
 STATE = "trainer_state.json"
-FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 TRAINING, VALIDATION = 0, 1
 """What a draw of noise is for."""
 
@@ -130,13 +130,17 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         save_tensors(own_tensors(get_model_state_dict(self.policy, options=FULL)), folder / POLICY)
         save_tensors(own_tensors(self.average_state()), folder / AVERAGE)
-        flat = get_optimizer_state_dict(self.policy, self.optimizer, options=FULL)
-        tensors = {name: value for name, value in flat.items() if isinstance(value, Tensor)}
-        save_tensors(own_tensors(tensors), folder / OPTIMIZER)
+        optimizer: Any = get_optimizer_state_dict(self.policy, self.optimizer, options=FULL)
+        moments = {
+            f"{parameter}/{name}": value
+            for parameter, values in optimizer["state"].items()
+            for name, value in values.items()
+        }
+        save_tensors(own_tensors(moments), folder / OPTIMIZER)
         state = {
             "updates": self.updates,
             "averaged": int(self.average.n_averaged),
-            "optimizer": {name: value for name, value in flat.items() if name not in tensors},
+            "param_groups": optimizer["param_groups"],
         }
         (folder / STATE).write_text(json.dumps(state))
 
@@ -151,8 +155,11 @@ class Trainer:
             for module, name in ((self.policy, POLICY), (self.average.module, AVERAGE)):
                 weights: dict[str, Any] = {**load_file(folder / name)}
                 set_model_state_dict(module, weights, options=FULL)
-            flat: dict[str, Any] = {**state["optimizer"], **load_file(folder / OPTIMIZER)}
-            set_optimizer_state_dict(self.policy, self.optimizer, flat, options=FULL)
+            optimizer: dict[str, Any] = {"state": {}, "param_groups": state["param_groups"]}
+            for place, value in load_file(folder / OPTIMIZER).items():
+                parameter, _, name = place.rpartition("/")
+                optimizer["state"].setdefault(parameter, {})[name] = value
+            set_optimizer_state_dict(self.policy, self.optimizer, optimizer, options=FULL)
             self.average.n_averaged.fill_(state["averaged"])
             self.updates = int(state["updates"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:

@@ -33,6 +33,57 @@ STYLE: dict[str, Any] = {
 }
 
 
+def plot_successes(
+    tasks: Sequence[str],
+    series: Mapping[str, Sequence[Sequence[bool] | None]],
+    path: str | os.PathLike[str],
+) -> pathlib.Path:
+    """Draw success rates with 95 % intervals as bars, a group for each task; 1200 px wide PNG.
+
+    Args:
+        tasks: names.
+        series: who played -> the outcomes in each task; None where nobody did.
+        path: the PNG, written whole or not at all.
+
+    Returns:
+        `path`.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(dict(STYLE)):  # type: ignore[arg-type]
+        figure = Figure(figsize=(12, 1.2 + 0.9 * len(tasks)), dpi=100, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        height = 0.8 / len(series)
+        for k, ((name, played), color) in enumerate(
+            zip(series.items(), (GREY, BASE, RESIDUAL), strict=False)
+        ):
+            for number, outcomes in enumerate(played):
+                if outcomes is None:
+                    continue
+                rate = sum(outcomes) / len(outcomes)
+                low, high = wilson_interval(sum(outcomes), len(outcomes))
+                place = number + (k - (len(series) - 1) / 2) * height
+                label = name if number == _first_played(played) else None
+                axes.barh(place, rate, 0.9 * height, color=color, label=label)
+                axes.plot([low, high], [place, place], color="black", linewidth=1)
+        axes.set_yticks(range(len(tasks)), [task.replace("_", " ") for task in tasks])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("success on held init states")
+        axes.legend(loc="lower right")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png")
+    return write_atomically(path, buffer.getvalue())
+
+
+def _first_played(played: Sequence[Sequence[bool] | None]) -> int:
+    """Where a series begins, which carries its entry in the legend."""
+    return next((k for k, outcomes in enumerate(played) if outcomes is not None), -1)
+
+
 def plot_learning_curve(
     rows: Rows,
     path: str | os.PathLike[str],

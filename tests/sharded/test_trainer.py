@@ -1,0 +1,178 @@
+"""An update against the same update by hand, in parts, and after a restart."""
+
+import copy
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from sharded_data import write_dataset
+
+from pld_ray.config import ConfigError
+from pld_ray.config.finetune import FinetuneConfig, FinetunedPolicyConfig, FinetuneParams
+from pld_ray.data.training_windows import TrainingWindows, find_episodes
+from pld_ray.files.manifest import CheckpointError
+from pld_ray.policies import EMBEDDED_ACT, load_base_policy
+from pld_ray.sharded.optimization import learning_rate_share, moving_average
+from pld_ray.sharded.policy_folder import write_policy_folder
+from pld_ray.sharded.trainee import load_trainee
+from pld_ray.sharded.trainer import Trainer, batches_from
+
+PARAMS = FinetuneParams(batch_size=8, learning_rate=1e-3, warmup_updates=2, grad_clip_norm=0.5)
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data") / "d"
+    write_dataset(root, (12, 3, 9, 20, 7))
+    trainee = load_trainee(FinetuneConfig())
+    return TrainingWindows(find_episodes([root], trainee.needed, True), trainee.needed)
+
+
+def trainer(params=PARAMS, **config):
+    return Trainer(load_trainee(FinetuneConfig(algorithm=params, **config)), params, 10, seed=1)
+
+
+def run(trainer, windows, updates):
+    for batches in batches_from(windows, trainer.params, range(trainer.updates, updates), 0):
+        metrics = trainer.update(batches)
+    return metrics
+
+
+def weights(trainer):
+    return {name: value.clone() for name, value in trainer.policy.state_dict().items()}
+
+
+def test_an_update_is_adamw_on_lerobots_loss(windows):
+    ours = trainer()
+    reference = copy.deepcopy(ours.policy)
+    (batches,) = batches_from(windows, PARAMS, range(1), 0)
+    metrics = ours.update(batches)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=1e-3 * 0.5, weight_decay=1e-4)
+    loss, _ = reference.forward(ours.trainee.preprocess(dict(batches[0])))
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
+    optimizer.step()
+    assert metrics["loss"] == pytest.approx(float(loss))
+    assert metrics["grad_norm"] == pytest.approx(float(norm))
+    assert metrics["learning_rate"] == pytest.approx(5e-4)
+    for name, value in reference.state_dict().items():
+        torch.testing.assert_close(ours.policy.state_dict()[name], value)
+
+
+def test_micro_batches_with_unequal_padding_are_one_batch(windows):
+    whole, parts = trainer(), trainer(dataclasses.replace(PARAMS, accumulation=4))
+    for _ in range(3):  # not weights: AdamW makes steps of the rounding in gradients that are zero
+        one, four = run(whole, windows, whole.updates + 1), run(parts, windows, parts.updates + 1)
+        assert one["loss"] == pytest.approx(four["loss"], rel=1e-4)
+        assert one["grad_norm"] == pytest.approx(four["grad_norm"], rel=1e-3)
+
+
+def test_a_restart_repeats_the_rest_bit_for_bit(windows, tmp_path):
+    straight, first = trainer(), trainer()
+    run(straight, windows, 6)
+    run(first, windows, 3)
+    first.save(tmp_path)
+    second = trainer()
+    second.load(tmp_path)
+    assert second.updates == 3
+    run(second, windows, 6)
+    for one, other in ((straight.policy, second.policy), (straight.average, second.average)):
+        mine, theirs = one.state_dict(), other.state_dict()
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_components_of_another_policy_are_refused(windows, tmp_path):
+    ours = trainer()
+    run(ours, windows, 1)
+    ours.save(tmp_path)
+    (tmp_path / "policy.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="does not fit this policy"):
+        trainer().load(tmp_path)
+
+
+def test_frozen_parameters_stay(windows):
+    frozen = trainer(dataclasses.replace(PARAMS, freeze=["model.encoder"]))
+    before = weights(frozen)
+    run(frozen, windows, 2)
+    changed = {name for name, value in weights(frozen).items() if not value.equal(before[name])}
+    assert changed
+    assert not any(name.startswith("model.encoder") for name in changed)
+    with pytest.raises(ConfigError, match="no parameter's name begins with 'encoder'"):
+        trainer(dataclasses.replace(PARAMS, freeze=["encoder"]))
+
+
+def test_the_average_by_hand():
+    mean, value = torch.tensor([0.0]), torch.tensor([1.0])
+    average = moving_average(0.9)
+    average([mean], [value], 0)
+    assert mean.item() == pytest.approx(0.9)  # d = 1/10
+    average([mean], [value], 1)
+    assert mean.item() == pytest.approx(1 - 0.1 * 2 / 11)
+    mean.fill_(0.0)
+    average([mean], [value], 10_000)
+    assert mean.item() == pytest.approx(0.1)
+
+
+def test_the_learning_rate_rises_and_falls():
+    params = FinetuneParams(warmup_updates=10, final_learning_rate=0.1)
+    assert learning_rate_share(0, 100, params) == pytest.approx(0.1, rel=1e-3)
+    assert learning_rate_share(50, 100, params) == pytest.approx(0.55)
+    assert learning_rate_share(99, 100, params) == pytest.approx(
+        0.1 + 0.9 * (0.5 + 0.5 * math.cos(0.99 * math.pi))
+    )
+
+
+def test_the_folder_is_one_that_lerobot_and_we_load(windows, tmp_path):
+    from lerobot.policies.act.modeling_act import ACTPolicy
+
+    ours = trainer()
+    write_policy_folder(ours.trainee, ours.average_state(), tmp_path / "same", {"seed": 1})
+    assert load_base_policy(tmp_path / "same").fingerprint == load_base_policy().fingerprint
+    run(ours, windows, 3)
+    write_policy_folder(ours.trainee, ours.average_state(), tmp_path / "p", {"seed": 1})
+    policy = load_base_policy(tmp_path / "p")
+    assert policy.fingerprint != load_base_policy(EMBEDDED_ACT).fingerprint
+    lerobots = ACTPolicy.from_pretrained(tmp_path / "p", strict=True)
+    for name, value in ours.average.module.state_dict().items():
+        assert torch.equal(lerobots.state_dict()[name], value)
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "smolvla", "pi05"])
+def test_a_stochastic_policy_learns_and_is_loaded_again(kind, tmp_path):
+    from tiny_policies import save_policy, small_networks
+
+    folder = save_policy(kind, tmp_path / "tiny")
+    with small_networks():
+        config = FinetuneConfig(
+            algorithm=PARAMS,
+            policy=FinetunedPolicyConfig(path=str(folder), tokenizer_path=str(tokenizer(folder))),
+        )
+        ours = Trainer(load_trainee(config), PARAMS, 10, seed=1)
+        needed = ours.trainee.needed
+        rng = np.random.default_rng(0)
+        batch = {
+            own: torch.from_numpy(rng.random((2, *steps(needed), *needed.shapes[name]))).float()
+            for name, own in needed.names.items()
+        }
+        horizon = len(needed.action_steps)
+        batch |= {
+            "action": torch.zeros(2, horizon, needed.action_dim),
+            "action_is_pad": torch.zeros(2, horizon, dtype=torch.bool),
+            "task": ["lift the can"] * 2,
+        }
+        losses = [ours.validation_loss([batch]) for _ in range(2)]
+        assert losses[0] == losses[1]  # the noise is its own
+        assert math.isfinite(ours.update([batch])["loss"])
+        write_policy_folder(ours.trainee, ours.average_state(), tmp_path / "p", {})
+        assert load_base_policy(tmp_path / "p", tokenizer_path=tokenizer(folder)).chunk_size
+
+
+def steps(needed):
+    return () if needed.observation_steps is None else (len(needed.observation_steps),)
+
+
+def tokenizer(folder):
+    return folder.parent / "tokenizer"

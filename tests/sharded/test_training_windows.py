@@ -1,0 +1,84 @@
+"""Windows against the recorded episodes, and draws that depend on nothing but their number."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from sharded_data import write_dataset
+
+from pld_ray.data.errors import DataError
+from pld_ray.data.training_windows import Needed, TrainingWindows, find_episodes, hold_out
+
+NEEDED = Needed(
+    shapes={"observation.state": (8,)},
+    names={"observation.state": "observation.state"},
+    action_dim=7,
+    observation_steps=None,
+    action_steps=(0, 1, 2, 3),
+)
+
+
+def test_a_window_holds_the_actions_from_its_frame_on_and_repeats_the_last(small_dataset):
+    root, actions = small_dataset
+    windows = TrainingWindows(find_episodes([root], NEEDED, False), NEEDED)
+    batch = windows.batch(np.array([0, 10, 12 + 2, len(windows) - 1]))
+    np.testing.assert_array_equal(batch["action"][0], actions[0][:4])
+    np.testing.assert_array_equal(batch["action"][1], actions[0][[10, 11, 11, 11]])
+    np.testing.assert_array_equal(batch["action"][2], actions[1][[2, 2, 2, 2]])
+    assert batch["action_is_pad"].tolist() == [
+        [False] * 4,
+        [False, False, True, True],
+        [False, True, True, True],
+        [False, True, True, True],
+    ]
+    assert batch["task"] == ["lift the can"] * 4
+
+
+def test_several_observation_steps_stay_inside_the_episode(small_dataset):
+    root, _ = small_dataset
+    needed = dataclasses.replace(NEEDED, observation_steps=(-1, 0))
+    windows = TrainingWindows(find_episodes([root], needed, False), needed)
+    seen = windows.batch(np.array([12, 13]))["observation.state"]
+    assert seen.shape == (2, 2, 8)
+    np.testing.assert_array_equal(seen[0, 0], seen[0, 1])  # an episode's first frame
+    np.testing.assert_array_equal(seen[1, 0], seen[0, 1])
+
+
+def test_failures_are_left_out_unless_all_are_asked_for(small_dataset, tmp_path):
+    root, _ = small_dataset
+    assert [e.index for e in find_episodes([root], NEEDED, True)] == [0, 1, 3, 4]
+    assert len(find_episodes([root], NEEDED, False)) == 5
+    write_dataset(tmp_path / "failed", (4,), failures=(0,))
+    with pytest.raises(DataError, match="has no episode that ended in success"):
+        find_episodes([tmp_path / "failed"], NEEDED, True)
+
+
+def test_a_dataset_of_another_robot_is_refused(small_dataset):
+    needed = dataclasses.replace(NEEDED, action_dim=6)
+    with pytest.raises(DataError, match=r"action has shape \(7,\), the policy takes \(6,\)"):
+        find_episodes([small_dataset[0]], needed, True)
+
+
+def test_draws_follow_the_number_of_the_update_and_the_weights(small_dataset, tmp_path):
+    root, _ = small_dataset
+    write_dataset(tmp_path / "other", (100,))
+    episodes = find_episodes([root, tmp_path / "other"], NEEDED, False)
+    windows = TrainingWindows(episodes, NEEDED, (3.0, 1.0), seed=5)
+    again = TrainingWindows(episodes, NEEDED, (3.0, 1.0), seed=5)
+    rows = windows.rows_of_update(7, 4000)
+    np.testing.assert_array_equal(rows, again.rows_of_update(7, 4000))
+    assert (rows != windows.rows_of_update(8, 4000)).any()
+    assert (rows < 51).mean() == pytest.approx(0.75, abs=0.03)
+    even = TrainingWindows(episodes, NEEDED, seed=5).rows_of_update(7, 4000)
+    assert (even < 51).mean() == pytest.approx(51 / 151, abs=0.03)
+
+
+def test_held_out_episodes_are_of_every_source_and_never_learnt_from(small_dataset, tmp_path):
+    root, _ = small_dataset
+    write_dataset(tmp_path / "other", (5, 5, 5))
+    episodes = find_episodes([root, tmp_path / "other"], NEEDED, False)
+    train, held = hold_out(episodes, 0.2, seed=3)
+    assert {(e.source, e.index) for e in train}.isdisjoint({(e.source, e.index) for e in held})
+    assert len(train) + len(held) == 8
+    assert {e.source for e in held} == {0, 1}
+    assert hold_out(episodes, 0.0, seed=3)[1] == []
