@@ -1,0 +1,91 @@
+"""`pld-ray finetune`: to the end, stopped and resumed, and refused in a sentence."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+
+import pytest
+from sharded_data import write_dataset
+
+from pld_ray.cli import main
+from pld_ray.config import ConfigError
+from pld_ray.config.file import load_config
+from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.jobs.finetune import check_finetune, finetune
+from pld_ray.runs.journal import read_history
+from pld_ray.runs.run_dir import RunDir
+
+SMALL = [
+    *("--algorithm.batch_size=8", "--total_steps=20", "--evaluation.interval_steps=10"),
+    "--tracking.enabled=false",
+]
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    write_dataset(tmp_path / "data", (12, 3, 9, 20, 7))
+    return str(tmp_path / "data")
+
+
+def configured(dataset: str, folder: pathlib.Path, *flags: str) -> FinetuneConfig:
+    flags = (*SMALL, *flags, f"--dataset=[{dataset}]", f"--output_dir={folder}")
+    return load_config(FinetuneConfig, list(flags))
+
+
+def figures(folder: pathlib.Path) -> list[dict[str, float]]:
+    rows = read_history(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+
+
+def test_a_run_from_the_command_line_to_a_policy_that_is_played(dataset, tmp_path, capsys):
+    folder = tmp_path / "run"
+    played = ["--evaluation.validation_states=1", "--env.task=lift_the_can"]
+    assert main(["finetune", dataset, *SMALL, *played, f"--output_dir={folder}"]) == 0
+    out = capsys.readouterr().out
+    assert "samples/s" in out
+    assert f"next: pld-ray train --policy.path={folder}/checkpoints/best/policy" in out
+    evaluated = [row for row in figures(folder) if "eval/loss" in row]
+    assert [row["updates"] for row in evaluated] == [0, 10, 20]
+    assert all(row["eval/success"] in (0.0, 1.0) for row in evaluated)
+    assert main(["ls", str(folder)]) == 0
+    assert "finished" in capsys.readouterr().out
+    assert main(["show", str(folder)]) == 0
+    assert main(["finetune", f"--resume={folder}/nowhere"]) == 2
+
+
+def test_stopped_and_resumed_it_is_the_run_that_nobody_stopped(dataset, tmp_path):
+    straight = finetune(configured(dataset, tmp_path / "a"))
+    stopped = configured(dataset, tmp_path / "b")
+    seen = 0
+
+    def stop_at_half(number: int) -> None:
+        nonlocal seen
+        seen += number
+        if seen == 8 * 13:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert "policy" not in finetune(stopped, on_samples=stop_at_half)
+    resumed = finetune(RunDir(tmp_path / "b").load_config(), tmp_path / "b")
+    for name in ("policy/model.safetensors", "components/optimizer.safetensors"):
+        one, other = (tmp_path / run / "checkpoints/final" / name for run in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes(), name
+    assert figures(tmp_path / "a") == figures(tmp_path / "b")
+    for key in ("updates", "validation_loss", "start_loss"):
+        assert straight[key] == resumed[key]
+
+
+def test_what_cannot_work_is_refused_in_a_sentence(dataset, tmp_path):
+    with pytest.raises(ConfigError, match=r"batch_size=8: must be a multiple .* such as 9"):
+        configured(dataset, tmp_path / "r", "--algorithm.accumulation=3")
+    with pytest.raises(ConfigError, match="2 entries for 1 datasets"):
+        configured(dataset, tmp_path / "r", "--dataset_weights=[1,2]")
+    with pytest.raises(ConfigError, match="name one or more"):
+        check_finetune(FinetuneConfig())
+    far = configured(dataset, tmp_path / "r", "--evaluation.validation_states=100000")
+    with pytest.raises(ConfigError, match="stored init states"):
+        check_finetune(far)
+    with pytest.raises(ConfigError, match="no such folder"):
+        check_finetune(configured(dataset, tmp_path / "r", "--policy.path=nowhere"))
+    assert not (tmp_path / "r").exists()
