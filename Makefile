@@ -7,7 +7,7 @@ RUN := OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 RAY_ACCEL_ENV_VAR_OVERRIDE_ON
 DEMO := outputs/demo
 SEED ?= 0
 
-.PHONY: demo test test-learning test-chaos lint setup bench clean
+.PHONY: demo circle test test-learning test-chaos lint setup bench clean
 
 setup: $(STAMP)
 
@@ -21,6 +21,9 @@ $(STAMP): pyproject.toml requirements.lock scripts/find_python.sh
 
 demo: setup  ## train a residual on the embedded task; results in outputs/demo
 	@$(RUN) $(BIN)/python -m experiments.demo --output_dir=$(DEMO) --seed=$(SEED)
+
+circle: setup  ## a residual for each embedded task, distilled into the base policy; outputs/circle
+	@$(RUN) $(BIN)/python -m experiments.circle --output_dir=outputs/circle --seed=$(SEED)
 
 test: setup  ## static checks and every test but the slow learning runs
 	@$(RUN) $(BIN)/ruff check .
