@@ -96,9 +96,7 @@ def configured(args: argparse.Namespace) -> FinetuneConfig:
         raise ConfigError(
             f"--resume takes the run's own configuration; remove {' '.join(args.settings)[:200]}"
         )
-    config = RunDir(args.resume).load_config()
-    if not isinstance(config, FinetuneConfig):
-        raise ConfigError(f"{args.resume} is no run of pld-ray finetune: see pld-ray show")
+    config: FinetuneConfig = RunDir(args.resume).load_config(FinetuneConfig)
     return config
 
 

@@ -54,6 +54,7 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
         ConfigError: the folder holds neither a run nor a sweep.
     """
     from pld_ray.config import ConfigError
+    from pld_ray.config.acrlpd_train import command_of, config_class_of
     from pld_ray.runs.layout import SWEEP_FILE
     from pld_ray.runs.listing import read_config, read_run, read_sweep
     from pld_ray.runs.reading import latest_checkpoints, read_metrics
@@ -83,7 +84,12 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
         "figures": {name: last[name] for name in FIGURES if name in last},
         "checkpoints": dict(checkpoints),
         "mlflow": mlflow_record(folder),
-        "next": next_commands(folder, listed.state, [name for name, _ in checkpoints]),
+        "next": next_commands(
+            folder,
+            listed.state,
+            [name for name, _ in checkpoints],
+            command=command_of(config_class_of(config)),
+        ),
     }
 
 
@@ -122,9 +128,13 @@ def mlflow_record(folder: pathlib.Path) -> dict[str, str] | None:
 
 
 def next_commands(
-    folder: pathlib.Path, state: str, checkpoints: list[str], is_sweep: bool = False
+    folder: pathlib.Path,
+    state: str,
+    checkpoints: list[str],
+    is_sweep: bool = False,
+    command: str = "train",
 ) -> dict[str, str]:
-    """What can be done with the folder now: verb -> command."""
+    """What can be done with the folder now: verb -> command; `command` made the run."""
     import shlex
 
     path = shlex.quote(str(folder))
@@ -135,11 +145,14 @@ def next_commands(
         if in_sweep:
             commands["resume"] = f"pld-ray sweep --resume={shlex.quote(str(sweep))}"
         else:
-            commands["resume"] = f"pld-ray {'sweep' if is_sweep else 'train'} --resume={path}"
+            commands["resume"] = f"pld-ray {'sweep' if is_sweep else command} --resume={path}"
     evaluated = next(
         (name for name in ("best", "final", *checkpoints) if name in checkpoints), None
     )
-    if evaluated is not None:
+    if evaluated is not None and command == "finetune":
+        policy = f"{path}/checkpoints/{evaluated}/policy"
+        commands["learn on"] = f"pld-ray train --policy.path={policy}"
+    elif evaluated is not None:
         commands["evaluate"] = f"pld-ray eval --checkpoint={path}/checkpoints/{evaluated}"
     record = mlflow_record(folder)
     if record is not None:

@@ -55,5 +55,10 @@ def check_command(mapping: Mapping[str, Any], config_class: type, path: str) -> 
     """
     found = config_class_of(mapping)
     if found not in (TrainConfig, config_class):
-        (name,) = (name for name, of in NAMED.items() if of is found)
-        raise ConfigError(f"{path} is a configuration of pld-ray {name}, by its algorithm.name")
+        command = command_of(found)
+        raise ConfigError(f"{path} is a configuration of pld-ray {command}, by its algorithm.name")
+
+
+def command_of(config_class: type) -> str:
+    """The command that takes configurations of a class."""
+    return next((name for name, of in NAMED.items() if of is config_class), "train")

@@ -12,6 +12,7 @@ from typing import Any
 import envs
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.distill import DistillConfig
+from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.episode_writer import PROGRESS_FILE, read_progress
 from pld_ray.evaluation.eval_info import read_eval_info
 from pld_ray.evaluation.policy_player import PolicyPlayer
@@ -192,7 +193,7 @@ def learn(
         say(f"fine-tuning: {run.path}")
         resume = run.path if (run.path / CONFIG_FILE).is_file() else None
         learning = config.learning(datasets, weights, str(run.path))
-        summary = finetune(run.load_config() if resume else learning, resume)
+        summary = finetune(run.load_config(FinetuneConfig) if resume else learning, resume)
     if "policy" not in summary:
         raise KeyboardInterrupt(f"stopped while fine-tuning: the same command goes on in {out}")
     partial = out / ".policy"

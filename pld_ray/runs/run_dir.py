@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
-from pld_ray.config import ConfigError
-from pld_ray.config.acrlpd_train import config_class_of
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import command_of, config_class_of
 from pld_ray.config.file import dump_config, read_config, read_mapping
 from pld_ray.errors import UserError
 from pld_ray.files.atomic import write_atomically, write_json_atomically
@@ -93,17 +93,26 @@ class RunDir:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / CONFIG_FILE, dump_config(config))
 
-    def load_config(self) -> Any:
+    def load_config(self, wanted: type = TrainConfig) -> Any:
         """The configuration that the run was started with, every value as it was.
 
+        Args:
+            wanted: the class that the caller understands.
+
         Raises:
-            ConfigError: the folder holds no run, or its configuration is not ours.
+            ConfigError: the folder holds no run, a run of another kind, or its configuration is
+                not ours.
         """
         path = self.path / CONFIG_FILE
         if not path.is_file():
             raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
         mapping = read_mapping(path)
         config_class = config_class_of(mapping)
+        if not issubclass(config_class, wanted):
+            raise ConfigError(
+                f"{self.path} is a run of pld-ray {command_of(config_class)}, which this command "
+                "does not take: pld-ray show says what can be done with it"
+            )
         config = read_config(config_class, path)
         own = {field.name for field in fields(config_class)}
         if lacking := (WRITTEN & own) - mapping.keys():

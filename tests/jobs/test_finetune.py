@@ -52,7 +52,9 @@ def test_a_run_from_the_command_line_to_a_policy_that_is_played(dataset, tmp_pat
     assert main(["ls", str(folder)]) == 0
     assert "finished" in capsys.readouterr().out
     assert main(["show", str(folder)]) == 0
-    assert main(["finetune", f"--resume={folder}/nowhere"]) == 2
+    for command in (["eval", f"--checkpoint={folder}/checkpoints/best"], ["export", str(folder)]):
+        assert main([*command, *(["--to=x"] if "export" in command else [])]) == 2
+        assert "is a run of pld-ray finetune" in capsys.readouterr().err
 
 
 def test_stopped_and_resumed_it_is_the_run_that_nobody_stopped(dataset, tmp_path):
@@ -67,7 +69,7 @@ def test_stopped_and_resumed_it_is_the_run_that_nobody_stopped(dataset, tmp_path
             os.kill(os.getpid(), signal.SIGINT)
 
     assert "policy" not in finetune(stopped, on_samples=stop_at_half)
-    resumed = finetune(RunDir(tmp_path / "b").load_config(), tmp_path / "b")
+    resumed = finetune(RunDir(tmp_path / "b").load_config(FinetuneConfig), tmp_path / "b")
     for name in ("policy/model.safetensors", "components/optimizer.safetensors"):
         one, other = (tmp_path / run / "checkpoints/final" / name for run in ("a", "b"))
         assert one.read_bytes() == other.read_bytes(), name
