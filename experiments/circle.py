@@ -75,8 +75,10 @@ def base(arguments: argparse.Namespace) -> list[str]:
 
 
 def call(command: list[str]) -> None:
-    """`pld-ray` in a process of its own."""
-    subprocess.run([sys.executable, "-m", "pld_ray.cli", *command], check=True)
+    """`pld-ray` in a process of its own; it has said why, where it fails."""
+    status = subprocess.run([sys.executable, "-m", "pld_ray.cli", *command]).returncode
+    if status:
+        sys.exit(f"pld-ray {command[0]} failed: the same command goes on with what is there")
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def plot_successes(
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
         axes.set_xlabel("success on held init states")
-        axes.legend(loc="lower right")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(series))
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png")
     return write_atomically(path, buffer.getvalue())
