@@ -73,7 +73,7 @@ class NumpyActor:
 
     def __init__(self, networks: ResidualNetworks) -> None:
         self._params = networks.params
-        actor, normalizer = networks.actor, networks.normalizer
+        actor, normalizer = networks.acting_actor, networks.normalizer
         self._layers = [
             (view(layer.weight).T, view(layer.bias))
             for layer in [*actor.trunk, actor.head]

@@ -111,6 +111,10 @@ class ResidualNetworks(nn.Module):
             params.log_std_max,
             params.init_final,
         )
+        self.average_actor = (
+            copy.deepcopy(self.actor).requires_grad_(False) if params.actor_average else None
+        )
+        """What acts, with `actor_average`: the moving average of the actor."""
         self.critic = CriticEnsemble(
             width,
             action_dim,
@@ -205,7 +209,18 @@ class ResidualNetworks(nn.Module):
 
     def residual(self, x: Tensor, base_action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(2), (8): delta, shaped as `noise` [B, A] or [K, B, A], and its log-probability."""
-        mean, log_std = self.actor(x, base_action)
+        return self.residual_of(self.actor, x, base_action, noise)
+
+    @property
+    def acting_actor(self) -> GaussianActor:
+        """The actor whose actions are played."""
+        return self.average_actor or self.actor
+
+    def residual_of(
+        self, actor: GaussianActor, x: Tensor, base_action: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`residual` by this actor."""
+        mean, log_std = actor(x, base_action)
         squash = self.params.use_tanh_squash
         return losses.sample_residual(mean, log_std, noise, self.residual_dims, squash)
 
@@ -262,7 +277,8 @@ class ResidualNetworks(nn.Module):
         batch = self.as_batch(observation)
         x = self.encode(self.encoder, batch)
         noise = torch.zeros_like(base_action) if noise is None else noise
-        action = self.compose(base_action, self.residual(x, base_action, noise)[0])
+        delta, _ = self.residual_of(self.acting_actor, x, base_action, noise)
+        action = self.compose(base_action, delta)
         if self.discrete_critic is None:
             return action, None
         critic_x = x if self.critic_encoder is None else self.encode(self.critic_encoder, batch)

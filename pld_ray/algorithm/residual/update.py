@@ -153,6 +153,7 @@ class ResidualSACUpdate:
         if due and self.updates >= self.params.actor_delay_updates:
             log_prob = self.update_actor(batch, x)
             self.update_temperature(batch, log_prob)
+            self.update_average()
         self.update_target()
         self.updates += 1
 
@@ -279,6 +280,17 @@ class ResidualSACUpdate:
         """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
         with torch.no_grad():
             torch._foreach_lerp_(self.targets, self.followed, self.params.tau)
+
+    def update_average(self) -> None:
+        """phi_bar <- beta phi_bar + (1 - beta) phi, of the actor that acts."""
+        average = self.networks.average_actor
+        if average is not None:
+            with torch.no_grad():
+                torch._foreach_lerp_(
+                    list(average.parameters()),
+                    list(self.networks.actor.parameters()),
+                    1.0 - self.params.actor_average,
+                )
 
     # --- pieces of it ----------------------------------------------------------------------------
 
