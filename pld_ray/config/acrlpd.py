@@ -71,11 +71,7 @@ class ACRLPDParams(LearnerParams):
         1.0, "Weight of the loss that climbs Q; `best_of_n` has none.", within="(0, 1e6]"
     )
     bc_weight: float = option(0.01, "Weight of the flow's cloning loss.", within="(0, 1e6]")
-    ema_decay: float = option(
-        0.999,
-        "beta of the averaged policy, which acts and is exported; 0 acts with the policy itself.",
-        within="[0, 1)",
-    )
+    ema_decay: float = with_default(LearnerParams, "ema_decay", 0.999)
     temperature: float = option(
         0.0,
         "Weight of the policy's entropy; a flow has no tractable log-probability, so it is 0.",

@@ -57,6 +57,12 @@ class LearnerParams:
         within="[0, 1e9]",
     )
 
+    ema_decay: float = option(
+        0.0,
+        "beta of the averaged actor, which acts and is exported; 0 acts with the actor itself.",
+        within="[0, 1)",
+    )
+
     # --- critic -----------------------------------------------------------------------------------
     num_critics: int = option(2, "Members N of the critic ensemble.", within="[1, 100]")
     num_subsample_critics: int = option(

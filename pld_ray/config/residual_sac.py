@@ -76,12 +76,6 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         "alone. Experimental: see experiments/results/learning.",
         within="[0, 1e6]",
     )
-    actor_average: float = option(
-        0.0,
-        "beta of the moving average of the actor, which acts; 0 acts with the actor itself. "
-        "Experimental: see experiments/results/learning.",
-        within="[0, 1)",
-    )
     log_std_init: float = option(
         -1.0, "Log standard deviation that the actor begins with.", within="[-100, 20]"
     )

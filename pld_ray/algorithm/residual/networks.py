@@ -111,10 +111,11 @@ class ResidualNetworks(nn.Module):
             params.log_std_max,
             params.init_final,
         )
-        self.average_actor = (
-            copy.deepcopy(self.actor).requires_grad_(False) if params.actor_average else None
+        self.ema_actor = (
+            copy.deepcopy(self.actor).requires_grad_(False) if params.ema_decay else None
         )
-        """What acts, with `actor_average`: the moving average of the actor."""
+        """The moving average of `actor`, which acts in its place. An encoder of the actor's own is
+        not averaged."""
         self.critic = CriticEnsemble(
             width,
             action_dim,
@@ -214,7 +215,7 @@ class ResidualNetworks(nn.Module):
     @property
     def acting_actor(self) -> GaussianActor:
         """The actor whose actions are played."""
-        return self.average_actor or self.actor
+        return self.ema_actor or self.actor
 
     def residual_of(
         self, actor: GaussianActor, x: Tensor, base_action: Tensor, noise: Tensor
@@ -317,9 +318,11 @@ class ResidualNetworks(nn.Module):
 
 
 def trained_only(params: ResidualSACParams) -> list[str]:
-    """The parts that no action needs: a discrete gripper is chosen by what the critics see."""
+    """The parts that no action needs: a discrete gripper is chosen by what the critics see, and
+    an averaged actor acts in place of the trained one."""
     sees = params.gripper == "discrete"
-    return [name for name in TRAINED_ONLY if not (sees and name == "critic_encoder")]
+    names = [name for name in TRAINED_ONLY if not (sees and name == "critic_encoder")]
+    return [*names, "actor"] if params.ema_decay else names
 
 
 def residual_dims(factors: list[float], action_dim: int) -> Tensor:

@@ -283,13 +283,13 @@ class ResidualSACUpdate:
 
     def update_average(self) -> None:
         """phi_bar <- beta phi_bar + (1 - beta) phi, of the actor that acts."""
-        average = self.networks.average_actor
+        average = self.networks.ema_actor
         if average is not None:
             with torch.no_grad():
                 torch._foreach_lerp_(
                     list(average.parameters()),
                     list(self.networks.actor.parameters()),
-                    1.0 - self.params.actor_average,
+                    1.0 - self.params.ema_decay,
                 )
 
     # --- pieces of it ----------------------------------------------------------------------------

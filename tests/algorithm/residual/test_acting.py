@@ -24,9 +24,10 @@ def make_networks(seed=0, **params):
     actions = gym.spaces.Box(np.float32([-1, -0.5, -1]), np.float32([1, 1, 0.5]))
     networks = ResidualNetworks.of_spaces(gym.spaces.Dict(spaces), actions, params, seed)
     networks.keep_what_acts()
+    actor = networks.acting_actor
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in networks.actor.parameters():
+        for parameter in actor.parameters():
             parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator))
     return networks
 
@@ -58,6 +59,7 @@ def by_torch(networks, rows, noise):
         {"compose_base": False},
         {"residual_dims": [1.0, 0.5, 0.0]},
         {"log_std_min": -1.0, "log_std_max": 0.0},
+        {"ema_decay": 0.9},
     ],
     ids=str,
 )

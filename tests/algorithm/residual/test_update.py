@@ -149,6 +149,29 @@ def test_target_moves_by_tau():
         torch.testing.assert_close(new, 0.75 * old + 0.25 * online)
 
 
+def test_the_average_follows_every_actor_step_and_acts_in_its_place():
+    plain = make_update(make_params(actor_delay_updates=1))
+    update = make_update(make_params(actor_delay_updates=1, ema_decay=0.75))
+    average = [p.clone() for p in update.networks.ema_actor.parameters()]
+    for _ in range(3):  # the first makes no actor step
+        update.run(1)
+        actor = list(update.networks.actor.parameters())
+        moved = 0.0 if update.updates == 1 else 0.25
+        average = [(1 - moved) * old + moved * new for old, new in zip(average, actor, strict=True)]
+    torch.testing.assert_close(list(update.networks.ema_actor.parameters()), average)
+    plain.run(3)
+    trained = [n.networks.actor.state_dict() for n in (update, plain)]
+    assert same_weights(*trained), "training is not changed by it"
+
+    batch = update.replay.sample(BATCH, 1, 0.9)
+    observation = {"observation.state": batch["observation"], "base_action": batch["base_action"]}
+    played, _ = update.networks.act(observation)
+    update.networks.keep_what_acts()
+    assert update.networks.actor is None
+    torch.testing.assert_close(update.networks.act(observation)[0], played)
+    assert not torch.equal(plain.networks.act(observation)[0], played)
+
+
 def test_two_of_five_bootstraps_from_the_minimum_of_the_two_drawn():
     params = make_params(num_critics=5, num_subsample_critics=2, backup_entropy=True)
     update = make_update(params)
