@@ -1,7 +1,10 @@
-"""No file and no function of the package grows beyond what a reader keeps in mind."""
+"""No file and no function of the package grows beyond what a reader keeps in mind; no merge is
+left half done."""
 
 import ast
 import pathlib
+import re
+import subprocess
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "pld_ray"
 MAX_FILE, MAX_BODY = 350, 60
@@ -27,3 +30,11 @@ def test_files_and_functions_are_short():
                 bodies.add(f"{name}:{node.name}")
     assert not files
     assert not bodies
+
+
+def test_no_merge_was_left_half_done():
+    root = PACKAGE.parent
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True)
+    files = [root / name for name in listed.stdout.splitlines()] or [*PACKAGE.rglob("*.*")]
+    mark = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
+    assert not [path for path in files if path.is_file() and mark.search(path.read_bytes())]

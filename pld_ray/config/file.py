@@ -56,13 +56,19 @@ def with_flags(config: Any, flags: Mapping[str, str]) -> Any:
     return config
 
 
-def read_config(config_class: type, path: str | os.PathLike[str]) -> Any:
+def read_config(
+    config_class: type, path: str | os.PathLike[str], mapping: Mapping[str, Any] | None = None
+) -> Any:
     """The configuration in a file, checked.
+
+    Args:
+        mapping: what was read of the file, completed; None reads it.
 
     Raises:
         ConfigError: naming the file and what is wrong with it.
     """
-    config = decode(config_class, read_mapping(path), f"{path}: ")
+    found = read_mapping(path) if mapping is None else mapping
+    config = decode(config_class, found, f"{path}: ")
     try:
         config.validate()
     except ConfigError as error:

@@ -117,7 +117,7 @@ class LearnerParams:
     precision: Literal["float32", "bfloat16", "auto"] = option(
         "float32",
         "Of the critics' matrix products; parameters, losses and targets are float32 always. "
-        "`auto` is bfloat16 where the machine has instructions for it. Experimental but float32.",
+        "`auto` is bfloat16 where the machine has instructions for it.",
     )
     compile_backend: Literal["none", "inductor", "aot_eager"] = option(
         "none",

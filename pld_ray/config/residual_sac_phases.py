@@ -90,7 +90,9 @@ class PhaseParams:
         "Noise behind the residual's Gaussian while training: `white` (independent per step), "
         "`ar1` (unit-variance AR(1)) or `held` (one draw held for exploration_hold steps).",
     )
-    exploration_rho: float = option(0.9, "AR(1) coefficient.", within="[0, 1)")
+    exploration_rho: float = option(
+        0.97, "AR(1) coefficient: noise lasts for some 1 / (1 - rho) steps.", within="[0, 1)"
+    )
     exploration_hold: int = option(
         8, "Steps for which one draw of `held` noise is kept.", within="[1, 1e6]"
     )
