@@ -58,7 +58,7 @@ def residual(task: str, arguments: argparse.Namespace) -> pathlib.Path:
         return folder
     call(
         [
-            *("train", f"--env.suite={SUITE}", f"--env.task={task}"),
+            *("train", "--config_path=tabletop", f"--env.suite={SUITE}", f"--env.task={task}"),
             *(f"--output_dir={folder}", f"--seed={arguments.seed}", *base(arguments)),
             *(f"--total_steps={arguments.steps}", "--evaluation.interval_steps=2000"),
             f"--evaluation.validation_states={arguments.validation_states}",

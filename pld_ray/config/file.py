@@ -56,19 +56,13 @@ def with_flags(config: Any, flags: Mapping[str, str]) -> Any:
     return config
 
 
-def read_config(
-    config_class: type, path: str | os.PathLike[str], mapping: Mapping[str, Any] | None = None
-) -> Any:
+def read_config(config_class: type, path: str | os.PathLike[str]) -> Any:
     """The configuration in a file, checked.
-
-    Args:
-        mapping: what was read of the file, completed; None reads it.
 
     Raises:
         ConfigError: naming the file and what is wrong with it.
     """
-    found = read_mapping(path) if mapping is None else mapping
-    config = decode(config_class, found, f"{path}: ")
+    config = decode(config_class, read_mapping(path), f"{path}: ")
     try:
         config.validate()
     except ConfigError as error:

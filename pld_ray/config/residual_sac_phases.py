@@ -91,7 +91,7 @@ class PhaseParams:
         "`ar1` (unit-variance AR(1)) or `held` (one draw held for exploration_hold steps).",
     )
     exploration_rho: float = option(
-        0.97, "AR(1) coefficient: noise lasts for some 1 / (1 - rho) steps.", within="[0, 1)"
+        0.9, "AR(1) coefficient: noise lasts for some 1 / (1 - rho) steps.", within="[0, 1)"
     )
     exploration_hold: int = option(
         8, "Steps for which one draw of `held` noise is kept.", within="[1, 1e6]"

@@ -39,7 +39,7 @@ class TrainConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     total_steps: int = option(
-        24_000,
+        36_000,
         "Environment steps of the whole run, base-policy collection included.",
         within="[1, 1e10]",
     )

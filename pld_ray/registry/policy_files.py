@@ -184,10 +184,9 @@ def load_policy_networks(
 
     from pld_ray.algorithm.residual.networks import ResidualNetworks
     from pld_ray.config import ResidualSACParams
-    from pld_ray.config.past import ABSENT
     from pld_ray.files.state_tree import load_tree
 
-    params = ABSENT | settings["model_config"]["params"]
+    params = dict(settings["model_config"]["params"])
     weights = params.get("vision_encoder_weights")
     if weights and (folder / weights).is_file():
         params["vision_encoder_weights"] = str(folder / weights)

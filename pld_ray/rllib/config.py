@@ -227,6 +227,11 @@ class OffPolicyConfig(AlgorithmConfig):
         self.intervention = dataclasses.replace(self.intervention, **options)
         return self
 
+    def get_state(self) -> dict[str, Any]:
+        """RLlib's, with the options that are -1: that is its mark of a deprecated setting, which
+        it leaves out, so that the default would take their place."""
+        return super().get_state() | {name: getattr(self, name) for name in self.options()}
+
     def learner_params(self) -> Any:
         """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
         names = (field.name for field in fields(self.params_class))

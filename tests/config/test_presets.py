@@ -14,12 +14,7 @@ from pld_ray.config.presets import PRESETS, preset_names
 
 ACTION_DIM = 7
 
-ALONE = {
-    "no source has these": {"success_imitation": 0.0, "ema_decay": 0.0, "precision": "float32"}
-}
-"""What our defaults add is switched off."""
-
-PLD = ALONE | {
+PLD = {
     "the paper, Table 5": {
         "batch_size": 256,
         "gamma": 0.99,
@@ -50,14 +45,9 @@ PLD = ALONE | {
         "critic_atoms": 1,
     },
     "seed 002, 12.3": {"residual_scale_schedule": "linear", "residual_scale_init": 0.0},
-    "ours": {
-        "residual_scale_steps": 10_000,
-        "calql_steps": 5_000,
-        "calql_alpha": 1.0,
-        "log_std_init": -1.0,
-    },
+    "ours": {"residual_scale_steps": 10_000, "calql_steps": 5_000, "calql_alpha": 1.0},
 }
-SPEC = ALONE | {
+SPEC = {
     "seed 002, 13": {
         "gamma": 0.99,
         "tau": 0.005,
@@ -87,10 +77,10 @@ SPEC = ALONE | {
         "critic_atoms": 1,
     },
     "seed 002, 10.2: its loop": {"critic_actor_update_ratio": 1, "actor_delay_updates": 0},
-    "ours": {"calql_steps": 5_000, "calql_alpha": 1.0, "log_std_init": -1.0},
+    "ours": {"calql_steps": 5_000, "calql_alpha": 1.0},
 }
 CQL_MIN_Q_WEIGHT, REWARD_SCALE, REWARD_BIAS, DISCOUNT = 5.0, 10.0, -5.0, 0.99
-CALQL = ALONE | {
+CALQL = {
     "the authors' run_antmaze.sh": {
         "calql_alpha": CQL_MIN_Q_WEIGHT * math.exp(1.0),  # log_alpha_prime starts at 1
         "calql_target_gap": 0.8,
@@ -136,7 +126,7 @@ CALQL = ALONE | {
     },
     "ours": {"calql_steps": 5_000},
 }
-HILSERL = ALONE | {
+HILSERL = {
     "seed 003, 3.2, and HIL-SERL's configuration of its tasks": {
         "policy.type": "none",
         "runners.publish_interval": 50,  # steps_per_update
@@ -197,7 +187,7 @@ HILSERL_DUAL = HILSERL | {"003, 1.3": LEARNT_GRIPPERS | {"gripper_dims": [6, 13]
 HILSERL_FIXED = HILSERL | {
     "003, 1.3": {"residual_dims": [1, 1, 1, 1, 1, 1, 0], "gripper": "continuous"}
 }
-RLPD = ALONE | {
+RLPD = {
     "the paper's appendix and the authors' README, Adroit": {
         "batch_size": 256,
         "gamma": 0.99,
@@ -230,7 +220,6 @@ RLPD = ALONE | {
         "exploration_noise": "white",
         "critic_atoms": 1,
     },
-    "ours": {"log_std_init": -1.0},
 }
 QC = {
     "the authors' acfql.py, actor_type best-of-n": {

@@ -23,6 +23,16 @@ def test_every_parameter_has_one_name_in_yaml_rllib_and_python():
         assert ResidualSACConfig.options()[name].key == f"algorithm.{name}"
 
 
+def test_an_option_that_is_minus_one_reaches_the_algorithm():
+    """RLlib's mark of a deprecated setting is -1; the config is handed on as its state."""
+    config = ResidualSACConfig().training(
+        target_entropy=-1, log_std_max=-1.0, reward_bias=-1.0, value_range=[-101.0, 0.0]
+    )
+    arrived = ResidualSACConfig.from_state(config.get_state()).learner_params()
+    assert (arrived.target_entropy, arrived.log_std_max, arrived.reward_bias) == (-1, -1, -1)
+    assert arrived == config.learner_params()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

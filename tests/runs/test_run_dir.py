@@ -8,15 +8,12 @@ import sys
 import time
 
 import pytest
-import yaml
 
-from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.file import dump_config
-from pld_ray.config.past import ABSENT
+from pld_ray.config import ConfigError
 from pld_ray.files import lock as locks
 from pld_ray.files.atomic import undone_unless
 from pld_ray.files.lock import LOCK_FILE, STALE_S, Owner, lock_owner, process_start
-from pld_ray.runs.layout import CONFIG_FILE, PROGRESS_FILE
+from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, older_checkpoint
 from pld_ray.runs.status import (
     FAILED,
@@ -208,17 +205,3 @@ def test_an_output_dir_that_cannot_be_a_folder_is_refused(tmp_path, name):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=r"output_dir=.*(is no folder|too long); choose another"):
         RunDir(tmp_path / name).check_new()
-
-
-def test_what_an_earlier_release_did_not_have_stays_off_in_its_runs(tmp_path):
-    mapping = yaml.safe_load(dump_config(TrainConfig()))
-    algorithm = mapping["algorithm"]
-    today = {name: algorithm.pop(name) for name in ABSENT}
-    assert all(today[name] != ABSENT[name] for name in ABSENT), "else there is nothing to test"
-    (tmp_path / CONFIG_FILE).write_text(yaml.safe_dump(mapping))
-    past = RunDir(tmp_path).load_config().algorithm
-    assert {name: getattr(past, name) for name in ABSENT} == ABSENT
-    mapping["algorithm"] |= today
-    (tmp_path / CONFIG_FILE).write_text(yaml.safe_dump(mapping))
-    present = RunDir(tmp_path).load_config().algorithm
-    assert {name: getattr(present, name) for name in ABSENT} == today
