@@ -23,13 +23,12 @@ import yaml
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = REPOSITORY / "experiments" / "results"
-TASK_PRESET = "tabletop"
 CELLS = pathlib.Path(__file__).with_name("ablation.yaml")
 EVALUATION_INTERVAL = 4_650  # its second multiple is some 5,000 online steps after the collection
 
 
 def load_cells() -> dict[str, dict[str, Any]]:
-    """Each cell's overrides of the task preset: those of `everything`, then its own."""
+    """Each cell's overrides of the defaults: those of `everything`, then its own."""
     document = yaml.safe_load(CELLS.read_text())
     everything = document["everything"]
     cells = {}
@@ -62,7 +61,7 @@ def train(folder: pathlib.Path, overrides: dict[str, Any], arguments: Sequence[s
     if (folder / "config.yaml").exists():
         command += [f"--resume={folder}"]
     else:
-        command += [f"--config_path={TASK_PRESET}", *flags(overrides), *arguments]
+        command += [*flags(overrides), *arguments]
         command += [f"--output_dir={folder}"]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{folder.name}.log").open("a") as log:

@@ -1,7 +1,6 @@
 """What the critics of a run believe, against what happens: along its checkpoints.
 
-    pld-ray train --config_path=tabletop --checkpoint.interval_steps=1000 --checkpoint.keep=100 \\
-        --output_dir=RUN
+    pld-ray train --checkpoint.interval_steps=1000 --checkpoint.keep=100 --output_dir=RUN
     python -m experiments.studies.critic_beliefs RUN [--states 30] [--json]
 
 From the same stored init states the base policy plays (delta = 0), and the actor without noise. At

@@ -44,7 +44,6 @@ def main() -> None:
         status = pld_ray(
             [
                 "train",
-                "--config_path=tabletop",
                 f"--output_dir={folder}",
                 f"--total_steps={args.total_steps}",
                 f"--seed={args.seed}",

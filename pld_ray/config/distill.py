@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pld_ray.config.credentials import refuse_password
 from pld_ray.config.finetune import (
     FinetuneConfig,
     FinetunedPolicyConfig,
@@ -12,8 +11,8 @@ from pld_ray.config.finetune import (
     FinetuneParams,
 )
 from pld_ray.config.groups import TrackingConfig
-from pld_ray.config.train import ConfigError
-from pld_ray.options import check_options, option, with_default
+from pld_ray.config.train import check_declared
+from pld_ray.options import option, with_default
 
 
 @dataclass
@@ -81,11 +80,7 @@ class DistillConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
-        refuse_password(self.tracking.uri, "tracking.uri")
-        try:
-            check_options(self)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        check_declared(self)
         self.learning([], [], "outputs/finetune").validate()
 
     def learning(self, datasets: list[str], weights: list[float], folder: str) -> FinetuneConfig:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pld_ray.config.credentials import refuse_password
-from pld_ray.config.groups import EnvConfig, PolicyConfig, TrackingConfig
-from pld_ray.config.train import ConfigError
-from pld_ray.options import check_options, option, with_default
+from pld_ray.config.groups import CheckpointConfig, EnvConfig, PolicyConfig, TrackingConfig
+from pld_ray.config.train import ConfigError, check_declared
+from pld_ray.options import option, with_default
 
 
 @dataclass
@@ -102,15 +101,14 @@ class FinetuneEvaluationConfig:
 
 
 @dataclass
-class FinetuneCheckpointConfig:
-    """What is kept of a run."""
+class FinetuneCheckpointConfig(CheckpointConfig):
+    """What is kept of a run, counted in updates."""
 
     interval_steps: int = option(
         1_000,
         "Updates between periodic checkpoints; 0 keeps the best and the final one only.",
         within="[0, 1e10]",
     )
-    keep: int = option(2, "Periodic checkpoints kept; older ones are deleted.", within="[1, 1e6]")
 
 
 @dataclass
@@ -154,11 +152,7 @@ class FinetuneConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
-        refuse_password(self.tracking.uri, "tracking.uri")
-        try:
-            check_options(self)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        check_declared(self)
         batch, micro = self.algorithm.batch_size, self.algorithm.accumulation
         if batch % micro:
             raise ConfigError(

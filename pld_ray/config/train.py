@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from pld_ray.config.credentials import refuse_password
 from pld_ray.config.groups import (
@@ -23,6 +23,15 @@ from pld_ray.options import check_options, option
 
 class ConfigError(UserError, ValueError):
     """A key, a value or a file of the configuration is wrong; the message says how to mend it."""
+
+
+def check_declared(config: Any) -> None:
+    """Raise ConfigError on a value out of its own range, or a password in `tracking.uri`."""
+    refuse_password(config.tracking.uri, "tracking.uri")
+    try:
+        check_options(config)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 @dataclass
@@ -102,9 +111,8 @@ class TrainConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
-        refuse_password(self.tracking.uri, "tracking.uri")
+        check_declared(self)
         try:
-            check_options(self)
             self.algorithm.validate()
             self.intervention.check(self.runners)
         except ValueError as error:

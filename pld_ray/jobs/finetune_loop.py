@@ -15,13 +15,13 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.training_windows import TrainingWindows
 from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.policy_player import PolicyPlayer
-from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, damaged, write_manifest
-from pld_ray.jobs.loop_state import LoopState
+from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, write_manifest
+from pld_ray.jobs.loop_state import LoopState, loop_state
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import log_line
-from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE, TRAINER_FILE
-from pld_ray.runs.run_dir import RunDir, trainer_state
+from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
+from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.policy_folder import write_policy_folder
 from pld_ray.sharded.trainer import Trainer, batches_from, validation_batches
 from pld_ray.tracking.mlflow_run import MlflowRun
@@ -190,7 +190,7 @@ class FinetuneLoop:
             try:
                 check_manifest(path)
                 self.trainer.load(path / COMPONENTS)
-                self.state = finetune_state(path)
+                self.state = loop_state(path, FinetuneState)
             except CheckpointError as error:
                 self.logger.warning("%s", error)
                 failures.append(error)
@@ -217,15 +217,3 @@ class FinetuneLoop:
         self.logger.info(log_line(written))
         if self.tracker is not None:
             self.tracker.send_row(written)
-
-
-def finetune_state(checkpoint: pathlib.Path) -> FinetuneState:
-    """The loop's own state in a checkpoint.
-
-    Raises:
-        CheckpointError: it is damaged.
-    """
-    try:
-        return FinetuneState(**trainer_state(checkpoint))
-    except TypeError as error:
-        raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None

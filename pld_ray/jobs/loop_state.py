@@ -61,13 +61,16 @@ def next_multiple(due: int, env_steps: int, interval: int) -> int:
     return due
 
 
-def loop_state(checkpoint: pathlib.Path) -> LoopState:
+def loop_state[T: LoopState](checkpoint: pathlib.Path, kind: type[T]) -> T:
     """The loop's own state in a checkpoint.
+
+    Args:
+        kind: of the loop.
 
     Raises:
         CheckpointError: it is damaged.
     """
     try:
-        return LoopState(**trainer_state(checkpoint))
+        return kind(**trainer_state(checkpoint))
     except TypeError as error:
         raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None

@@ -112,7 +112,7 @@ class TrainingLoop:
         for path in candidates:
             try:
                 self.algorithm.load_checkpoint(str(path))
-                self.state = loop_state(path)
+                self.state = loop_state(path, LoopState)
             except CheckpointError as error:
                 self.logger.warning("%s", error)
                 failures.append(error)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig, check_amounts, check_custom
-from pld_ray.config.credentials import refuse_password
 from pld_ray.config.file import (
     check_key,
     decode,
@@ -18,7 +17,8 @@ from pld_ray.config.file import (
     set_key,
 )
 from pld_ray.config.presets import find_preset
-from pld_ray.options import check_options, option
+from pld_ray.config.train import check_declared
+from pld_ray.options import option
 from pld_ray.sweep.checks import check_changes, check_draws, check_size
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
 
@@ -154,11 +154,7 @@ class SweepConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value that cannot work by itself."""
-        refuse_password(self.tracking.uri, "tracking.uri")
-        try:
-            check_options(self)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        check_declared(self)
         check_amounts(
             {"cpus_per_trial": self.cpus_per_trial}
             | check_custom("resources_per_trial", self.resources_per_trial)

@@ -134,9 +134,7 @@ def test_every_cell_of_the_ablation_is_a_valid_run():
         cells
     )
     configs = {
-        name: load_config(
-            TrainConfig, [f"--config_path={ablation.TASK_PRESET}", *ablation.flags(overrides)]
-        )
+        name: load_config(TrainConfig, ablation.flags(overrides))
         for name, overrides in cells.items()
     }
     assert configs["full"].algorithm.calql_steps > 0
@@ -144,10 +142,7 @@ def test_every_cell_of_the_ablation_is_a_valid_run():
     assert configs["no_calql"].algorithm.otf_candidates == configs["full"].algorithm.otf_candidates
     assert configs["sac_scratch"].policy.type == "none"
     assert not configs["rlpd"].algorithm.compose_base
-    assert (
-        configs["shipped"].algorithm
-        == load_config(TrainConfig, [f"--config_path={ablation.TASK_PRESET}"]).algorithm
-    )
+    assert configs["shipped"].algorithm == load_config(TrainConfig, []).algorithm
 
 
 def test_mappings_with_keys_of_their_own_survive_the_file(tmp_path):

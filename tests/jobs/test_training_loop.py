@@ -35,9 +35,9 @@ def test_a_checkpoint_is_due_once_an_interval_and_never_with_none():
 
 
 def test_a_state_of_another_release_is_refused_with_its_file(tmp_path):
-    assert loop_state(tmp_path) == LoopState()
+    assert loop_state(tmp_path, LoopState) == LoopState()
     (tmp_path / "trainer.json").write_text('{"best_success": 0.5, "next_evaluation": 7}')
-    assert loop_state(tmp_path) == LoopState(best_success=0.5, next_evaluation=7)
+    assert loop_state(tmp_path, LoopState) == LoopState(best_success=0.5, next_evaluation=7)
     (tmp_path / "trainer.json").write_text('{"mood": "good"}')
     with pytest.raises(CheckpointError, match=r"trainer\.json is damaged: it holds another state"):
-        loop_state(tmp_path)
+        loop_state(tmp_path, LoopState)
