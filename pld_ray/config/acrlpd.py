@@ -34,6 +34,13 @@ class ACRLPDParams(LearnerParams):
         "Actions of a chunk that are played before the next one is planned; None is `horizon`.",
         within="[1, 1000]",
     )
+    n_step: int = option(
+        1,
+        "Steps of the TD return, at least `horizon` of them; more go on with what the data did "
+        "after the chunk (n-step returns without chunks: `horizon` 1). Experimental: no run to "
+        "the end but at 1.",
+        within="[1, 1000]",
+    )
     tail: Literal["pad", "drop"] = option(
         "pad",
         "Windows that an episode's end cuts: `pad` learns from them with what they hold, `drop` "
@@ -94,6 +101,11 @@ class ACRLPDParams(LearnerParams):
     def played(self) -> int:
         """Actions of a chunk that are played."""
         return self.horizon if self.n_action_steps is None else self.n_action_steps
+
+    @property
+    def return_steps(self) -> int:
+        """Steps of a window: those of the chunk, or of a longer return."""
+        return max(self.horizon, self.n_step)
 
     @property
     def acting_candidates(self) -> int:

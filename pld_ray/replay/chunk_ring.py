@@ -47,10 +47,11 @@ class ChunkRing(FrameRing):
         gamma: float,
         positive_share: float = 0.1,
         tail: str = "pad",
+        n_step: int = 1,
     ) -> dict[str, Tensor]:
         """B windows of H actions, uniform over their starts but for the share of positive ones.
 
-        A window at t is m = min(H, steps to the episode's end) long. Where fewer than
+        A window at t is m = min(max(H, n), steps to the episode's end) long. Where fewer than
         ceil(positive_share * B) of the drawn windows are of a successful episode, others are
         replaced by such windows, if there are any.
 
@@ -60,7 +61,8 @@ class ChunkRing(FrameRing):
             gamma: discount of a step.
             positive_share: in [0, 1].
             tail: `pad`: every start, actions past the end are zero and not valid; `drop`: only
-                starts that have H actions.
+                starts that have max(H, n) actions.
+            n_step: n, of a return that is longer than the chunk.
 
         Returns:
             `FrameRing.sample`'s columns, `reward` being R = sum_{k<m} gamma^k r_{t+k} and
@@ -72,8 +74,9 @@ class ChunkRing(FrameRing):
             ValueError: the ring is empty, no row may start a window, or H is longer than every
                 episode.
         """
-        index, positive = self._draw_starts(batch_size, horizon, positive_share, tail)
-        packed = self.gather(index, horizon, gamma)
+        steps = max(horizon, n_step)
+        index, positive = self._draw_starts(batch_size, steps, positive_share, tail)
+        packed = self.gather(index, steps, gamma)
         batch = packed.unpack(self.schema)
         rows, valid = self.windows(index, horizon)
         stored = self.schema.view(self._rows, "action")
@@ -82,7 +85,7 @@ class ChunkRing(FrameRing):
             "actions": actions * valid.reshape(*valid.shape, *(1,) * (actions.ndim - 2)),
             "valid": valid,
             "mask": 1.0 - self.schema.view(packed.next_rows, END_OF_TASK),
-            "window": valid.sum(1),
+            "window": self._steps_left[index].clamp(max=steps),
             "positive": positive,
             "row": index,
         }

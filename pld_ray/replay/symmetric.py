@@ -56,18 +56,24 @@ class SymmetricReplay:
         return PackedBatch.join(halves).unpack(schema)
 
     def sample_windows(
-        self, batch_size: int, horizon: int, gamma: float, positive_share: float, tail: str
+        self,
+        batch_size: int,
+        horizon: int,
+        gamma: float,
+        positive_share: float,
+        tail: str,
+        n_step: int = 1,
     ) -> dict[str, Tensor]:
         """Half of the windows offline, half online; see `ChunkRing.sample_windows`.
 
         All are of one ring while the other has no window so long. Both must be ChunkRings.
         """
         both: list[Any] = [self.offline, self.online]
-        rings = [ring for ring in both if ring.has_windows(horizon, tail)]
+        rings = [ring for ring in both if ring.has_windows(max(horizon, n_step), tail)]
         rings = rings or both[:1]  # which then says why there is none
         sizes = [batch_size] if len(rings) == 1 else [batch_size // 2, -(-batch_size // 2)]
         parts = [
-            ring.sample_windows(size, horizon, gamma, positive_share, tail)
+            ring.sample_windows(size, horizon, gamma, positive_share, tail, n_step)
             for ring, size in zip(rings, sizes, strict=True)
         ]
         if len(parts) == 1:

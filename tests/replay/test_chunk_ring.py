@@ -178,3 +178,16 @@ def test_every_window_is_that_of_its_own_episode(lengths, terminated, horizon, g
         assert batch["mask"][i] == mask
         assert batch["discount"][i] == gamma**m * mask
         assert batch["positive"][i] == ends[n]
+
+
+def test_a_return_may_be_longer_than_the_chunk():
+    found = by_state(ring_of([episode(1, 4)]).sample_windows(200, 1, gamma=0.5, n_step=3))
+    whole = found[100]  # one action, three rewards and the state after them
+    assert whole["actions"].tolist() == [[100, 0]]
+    assert whole["reward"] == 1 + 2 / 2 + 3 / 4
+    assert whole["next_observation"].tolist() == [103]
+    assert (whole["discount"], whole["window"]) == (1 / 8, 3)
+    cut = found[103]
+    assert (cut["reward"], cut["discount"], cut["window"]) == (4, 0, 1)
+    dropped = ring_of([episode(1, 4)]).sample_windows(200, 1, 0.5, tail="drop", n_step=3)
+    assert sorted(by_state(dropped)) == [100, 101]

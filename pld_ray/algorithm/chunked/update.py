@@ -32,7 +32,13 @@ class WindowReplay(Protocol):
     """What the update needs of a replay."""
 
     def sample_windows(
-        self, batch_size: int, horizon: int, gamma: float, positive_share: float, tail: str
+        self,
+        batch_size: int,
+        horizon: int,
+        gamma: float,
+        positive_share: float,
+        tail: str,
+        n_step: int,
     ) -> Batch: ...
 
 
@@ -131,7 +137,12 @@ class ChunkedUpdate:
         """Windows of the replay, their actions in [-1, 1]; steps past the end are 0."""
         params = self.params
         batch = self.replay.sample_windows(
-            params.batch_size, params.horizon, params.gamma, params.positive_share, params.tail
+            params.batch_size,
+            params.horizon,
+            params.gamma,
+            params.positive_share,
+            params.tail,
+            params.n_step,
         )
         batch["actions"] = self.networks.to_unit(batch["actions"]) * batch["valid"].unsqueeze(-1)
         return batch

@@ -95,10 +95,11 @@ def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> No
             "there are no demonstrations: name a LeRobotDataset with demo_path (--demo_path=DIR)"
         )
     shortest = min(episodes, key=lambda episode: episode.length)
-    if shortest.length < params.horizon:
+    if shortest.length < params.return_steps:
+        field = "horizon" if params.horizon >= params.n_step else "n_step"
         raise DataError(
-            f"{shortest.where} has {shortest.length} steps and algorithm.horizon="
-            f"{params.horizon}: lower the horizon, or leave the episode out"
+            f"{shortest.where} has {shortest.length} steps and algorithm.{field}="
+            f"{params.return_steps}: lower the {field}, or leave the episode out"
         )
     if params.bc_episodes == "positive" and not any(episode.success for episode in episodes):
         raise DataError(
