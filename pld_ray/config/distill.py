@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pld_ray.config.finetune import (
     FinetuneConfig,
@@ -19,8 +20,13 @@ from pld_ray.options import option, with_default
 class CollectedConfig:
     """What the policy is distilled from: successes from sampled placements."""
 
+    teacher: Literal["residual", "base"] = option(
+        "residual",
+        "Who plays the tasks of the runs: base + `residual`, or the `base` policy alone, a control "
+        "that shows what as much training on its own successes gives.",
+    )
     residual_successes: int = option(
-        50, "Successful episodes of base + residual of each run.", within="[1, 1e6]"
+        50, "Successful episodes of the teacher on the task of each run.", within="[1, 1e6]"
     )
     base_successes: int = option(
         12,

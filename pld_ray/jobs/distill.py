@@ -78,7 +78,7 @@ def distill(
     try:
         datasets, weights = collect_all(config, teachers, out, say)
         folder = learn(config, datasets, weights, out, say)
-        note_ancestors(folder, teachers)
+        note_ancestors(folder, teachers if config.collected.teacher == "residual" else [])
         rows = evaluate_all(config, teachers, tasks, folder, out, say)
         return write_results(out, rows, folder, [str(t.run.path) for t in teachers], config.seed)
     finally:
@@ -130,7 +130,7 @@ def open_teachers(
 def collect_all(
     config: DistillConfig, teachers: Sequence[Teacher], out: pathlib.Path, say: Say
 ) -> tuple[list[str], list[float]]:
-    """Successes of each residual, and of the base policy on each task.
+    """Successes of each residual (or of the control), and of the base policy on each task.
 
     Returns:
         Datasets and their shares of the windows.
@@ -139,8 +139,10 @@ def collect_all(
     datasets: list[str] = []
     weights: list[float] = []
     for teacher in teachers:
-        root = out / "collected" / "residual" / teacher.task
-        record(teacher.config, root, wanted.residual_successes, teacher.checkpoint, config, say)
+        is_control = wanted.teacher == "base"
+        root = out / "collected" / ("control" if is_control else "residual") / teacher.task
+        acting = None if is_control else teacher.checkpoint
+        record(teacher.config, root, wanted.residual_successes, acting, config, say)
         datasets.append(str(root))
         weights.append((1 - share) / len(teachers))
     suite = teachers[0].config.env.suite
@@ -235,6 +237,7 @@ def evaluate_all(
     played: dict[str, dict[str, list[bool]]] = {}
     for name, path in (("base", config.policy.path), ("distilled", str(folder))):
         fingerprint = open_checkpoint(path).fingerprint()
+        policy = None
         played[name] = {}
         for task in tasks:
             file = out / "evaluation" / f"{name}-{task}.json"
@@ -243,7 +246,8 @@ def evaluate_all(
             if {key: found.get(key) for key in asked} != asked:
                 say(f"evaluating {name} on {task}")
                 player = PolicyPlayer(env, [task])
-                episodes = player.play(load_base_policy(path), states)[task]
+                policy = policy or load_base_policy(path)
+                episodes = player.play(policy, states)[task]
                 player.close()
                 found = {**asked, "success": [episode.success for episode in episodes]}
                 write_json_atomically(file, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 
 import pytest
 from sharded_data import write_dataset
@@ -62,6 +63,18 @@ def test_each_stage_is_kept_and_recognised(run, tmp_path):
         raise AssertionError(text)
 
     assert distill(config, [run.path], nothing) == summary
+
+
+def test_the_control_learns_from_the_base_policy_alone(run, tmp_path):
+    out = tmp_path / "out"
+    write_dataset(out / "collected/control" / TASK, (12, 9, 20))
+    write_dataset(out / "collected/base" / OTHER, (12, 9))
+    options = [*SMALL, "--collected.teacher=base", f"--output_dir={out}"]
+    summary = distill(load_config(DistillConfig, options), [run.path], str)
+    assert summary["residual_success"] == 1.0  # what it is compared with
+    about = json.loads((out / "policy/PROVENANCE.json").read_text())
+    assert about["distilled_from"] == []
+    assert [pathlib.Path(d["path"]).parent.name for d in about["datasets"]] == ["control", "base"]
 
 
 def test_runs_that_do_not_belong_together_are_refused(run, tmp_path):
