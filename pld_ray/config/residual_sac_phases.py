@@ -50,6 +50,13 @@ class PhaseParams:
         within="(0, 100]",
     )
 
+    trial_share: float = option(
+        1.0,
+        "Share of the training episodes in which the residual acts while it is on trial, until its "
+        "last 20 succeed as often as the base policy does; the base policy plays the others, and "
+        "is what is validated and deployed. 1 is no trial.",
+        within="(0, 1]",
+    )
     compose_base: bool = option(
         True,
         "Add the residual to the base action. False learns the whole action, of which delta spans "

@@ -34,7 +34,7 @@ TOKENIZER_FILES = (".json", ".model", ".txt")
 def export_policy(
     checkpoint: pathlib.Path, config: TrainConfig, folder: pathlib.Path
 ) -> dict[str, Any]:
-    """Write base + residual of a checkpoint into `folder`.
+    """Write base + residual of a checkpoint into `folder`; while on trial, with beta 0.
 
     Returns:
         The content of `policy_config.json`.
@@ -51,6 +51,8 @@ def export_policy(
     left_out = trained_only(config.algorithm)
     state = read_networks(checkpoint)
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
+    if on_trial(checkpoint, config.algorithm.trial_share):
+        acting["residual_scale"] = acting["residual_scale"] * 0
     model_config = dict(ResidualSACConfig.of_run(config).get_default_rl_module_spec().model_config)
     folder.mkdir(parents=True, exist_ok=True)
     params = dict(model_config["params"])
@@ -68,6 +70,17 @@ def export_policy(
     save_tree(folder / STATE, acting)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1))
     return settings
+
+
+def on_trial(checkpoint: pathlib.Path, trial_share: float) -> bool:
+    """Whether the base policy alone is what this checkpoint deploys."""
+    from pld_ray.algorithm.residual.schedules import Trial
+    from pld_ray.runs.layout import PROGRESS_FILE, read_json
+
+    trial = Trial(trial_share)
+    if (counted := read_json(checkpoint / PROGRESS_FILE).get("trial")) is not None:
+        trial.load_state_dict(counted)
+    return not trial.passed
 
 
 def describe_environment(config: TrainConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.columns import Columns, concatenate_episodes, split_episodes
+from pld_ray.columns import SUCCESS, Columns, concatenate_episodes, split_episodes
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
@@ -188,6 +188,9 @@ class BaseCollection:
     def _feed(self) -> None:
         """Fill both rings; take the observation statistics, or a pretrained critic and its own."""
         self.progress.collection_stored_steps = num_steps(self.warmup)
+        if self.params.warmup_actions == "base":
+            for episode in self.warmup:
+                self.progress.trial.on_episode(bool(episode[SUCCESS].any()), residual=False)
         shards = max(1, self.config.num_learners)
         self.learners.store(
             [

@@ -106,6 +106,26 @@ def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
     assert algorithm.env_steps <= 160 + 40
 
 
+def test_the_base_policy_is_deployed_while_the_residual_is_on_trial(build, tmp_path):
+    config = point_config(trial_share=0.5, value_range=[-300.0, 300.0])
+    config.env_config = {"entry_point": "dense_env:DenseEnv", "kwargs": {"episode_length": 40}}
+    algorithm = build(config.copy(copy_frozen=False))
+    algorithm.initialize()
+    while algorithm.progress.episodes < 8:
+        algorithm.train()
+    base, states = algorithm.evaluate_base([0, 1]), [0, 1]
+    assert algorithm.evaluate_residual(states) == base
+    assert algorithm.evaluate_residual(states, 1.0) != base
+    for _ in range(20):
+        algorithm.progress.trial.on_episode(True, residual=True)
+    assert algorithm.evaluate_residual(states) == algorithm.evaluate_residual(states, 1.0)
+    algorithm.save_checkpoint(str(tmp_path))
+    other = build(config)
+    other.load_checkpoint(str(tmp_path))
+    assert other.progress.trial == algorithm.progress.trial
+    assert other.evaluate_residual(states) == algorithm.evaluate_residual(states)
+
+
 def test_probing_steps_are_never_stored(build):
     algorithm = build(small_config(probe_steps=30))
     runner = algorithm.env_runner

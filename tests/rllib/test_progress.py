@@ -22,7 +22,7 @@ def make_progress(params=None, **counters):
 
 
 def batch_of(episodes):
-    stored = [e.length - e.probe_steps for e in episodes if e.residual_acted]
+    stored = [e.length - e.probe_steps for e in episodes if e.stored]
     rows = {"reward": np.zeros(sum(stored) + len(stored))}
     return EpisodeBatch(rows, stored, episodes, sum(e.length for e in episodes))
 
@@ -41,6 +41,37 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
     assert metrics.peek("num_episodes_too_stale") == 1
     assert progress.take_debt() == 2
     assert progress.update_debt == 0
+
+
+def test_a_trial_counts_each_episode_for_who_played_it():
+    progress, metrics = make_progress(ResidualSACParams(trial_share=0.5), utd=1.0), MetricsLogger()
+
+    def count(num, success, **played):
+        episodes = [EpisodeSummary(success, 5, **{"probe_steps": 0, **played})] * num
+        return progress.count([batch_of(episodes)], metrics)
+
+    count(10, True, base_played=True)
+    count(10, False, base_played=True)
+    count(20, True, probe_steps=5)  # over before the residual acted: nobody's
+    count(20, True, intervention_count=1, intervention_steps=2)  # a person's
+    assert progress.deployed_scale == 0.0
+    assert progress.residual_scale == 1.0
+    count(10, False)
+    (fed,) = count(10, True)
+    assert progress.deployed_scale == 1.0
+    assert fed.kept == [5] * 10
+    assert progress.stored_steps == 60 * 5
+    recent = progress.recent_metrics()
+    assert recent["train/residual_share"] == 40 / 50
+    assert recent["train/success_rate"] == 10 / 20
+    assert recent["train/residual_success_rate"] == 10 / 20
+
+
+def test_the_base_policy_s_episodes_are_never_too_stale():
+    progress = make_progress(ResidualSACParams(trial_share=0.5), utd=1, updates=9, max_staleness=1)
+    episodes = [EpisodeSummary(True, 3, 0), EpisodeSummary(True, 3, 0, base_played=True)]
+    (fed,) = progress.count([batch_of(episodes)], MetricsLogger())
+    assert fed.skip == [0]
 
 
 def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():
