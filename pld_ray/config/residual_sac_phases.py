@@ -50,12 +50,10 @@ class PhaseParams:
         within="(0, 100]",
     )
 
-    trial_share: float = option(
-        1.0,
-        "Share of the training episodes in which the residual acts while it is on trial, until its "
-        "last 20 succeed as often as the base policy does; the base policy plays the others, and "
-        "is what is validated and deployed. 1 is no trial.",
-        within="(0, 1]",
+    residual_trial: bool = option(
+        False,
+        "Validate and deploy the base policy until the residual's last 50 training episodes, 20 at "
+        "least, succeed as often as those of the base policy did while collecting.",
     )
     compose_base: bool = option(
         True,

@@ -45,13 +45,17 @@ def export_policy(
     """
     from pld_ray.algorithm.residual.networks import trained_only
     from pld_ray.algorithm.residual.pretrained import read_networks
+    from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
     from pld_ray.files.state_tree import save_tree
     from pld_ray.rllib.config import ResidualSACConfig
+    from pld_ray.rllib.progress import Progress, read_progress
 
     left_out = trained_only(config.algorithm)
     state = read_networks(checkpoint)
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
-    if on_trial(checkpoint, config.algorithm.trial_share):
+    progress = Progress(ResidualScaleSchedule(config.algorithm), config.algorithm.utd)
+    progress.restore(read_progress(checkpoint))
+    if progress.on_trial:
         acting["residual_scale"] = acting["residual_scale"] * 0
     model_config = dict(ResidualSACConfig.of_run(config).get_default_rl_module_spec().model_config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,17 +74,6 @@ def export_policy(
     save_tree(folder / STATE, acting)
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1))
     return settings
-
-
-def on_trial(checkpoint: pathlib.Path, trial_share: float) -> bool:
-    """Whether the base policy alone is what this checkpoint deploys."""
-    from pld_ray.algorithm.residual.schedules import Trial
-    from pld_ray.runs.layout import PROGRESS_FILE, read_json
-
-    trial = Trial(trial_share)
-    if (counted := read_json(checkpoint / PROGRESS_FILE).get("trial")) is not None:
-        trial.load_state_dict(counted)
-    return not trial.passed
 
 
 def describe_environment(config: TrainConfig) -> dict[str, Any]:

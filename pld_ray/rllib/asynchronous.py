@@ -81,7 +81,6 @@ class AsynchronousLoop:
             return
         request = SampleRequest(
             max(MIN_STEPS, self.config.sample_steps // num_runners),
-            residual_share=self.progress.trial.residual_share,
             intervene=True,
             env_steps=self.progress.env_steps,
             weights=self.weights,

@@ -9,7 +9,7 @@ from typing import Any
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.columns import SUCCESS, Columns, concatenate_episodes, split_episodes
+from pld_ray.columns import Columns, concatenate_episodes, split_episodes
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
@@ -103,6 +103,8 @@ class BaseCollection:
         self.warmup: list[Columns] = []
         self.rounds: list[int] = []
         """Environment steps of each round, those of a cache that are still to be counted too."""
+        self.outcomes: list[bool] = []
+        """Success of every episode of the base policy that has ended."""
         self._order = StartOrder()
         self._counted = 0
         self._started = False
@@ -124,7 +126,7 @@ class BaseCollection:
             self._count(self.rounds[-1])
             self._sort(batches)
             if not self._incomplete() and (cache := self._cache()) is not None:
-                cache.save(self.offline, self.warmup, self.rounds)
+                cache.save(self.offline, self.warmup, self.rounds, self.outcomes)
         if self._counted < len(self.rounds) or self._incomplete():
             return False
         self._feed()
@@ -136,7 +138,7 @@ class BaseCollection:
         cache = self._cache()
         if cache is not None and not self.rounds:
             if cache.exists():
-                offline, warmup, self.rounds = cache.load()
+                offline, warmup, self.rounds, self.outcomes = cache.load()
                 self.offline, self.warmup = all_with_success(offline), all_with_success(warmup)
                 return
             cache.check_writable()
@@ -175,6 +177,8 @@ class BaseCollection:
     def _sort(self, batches: list[EpisodeBatch]) -> None:
         for ended in ended_episodes(batches):
             _, episode, summary = ended
+            if not self._random_actions:
+                self.outcomes.append(summary.success)
             if summary.success and self._offline_incomplete():
                 self.offline.append(episode)
             if self._random_actions or self.params.warmup_actions == "base":
@@ -188,9 +192,8 @@ class BaseCollection:
     def _feed(self) -> None:
         """Fill both rings; take the observation statistics, or a pretrained critic and its own."""
         self.progress.collection_stored_steps = num_steps(self.warmup)
-        if self.params.warmup_actions == "base":
-            for episode in self.warmup:
-                self.progress.trial.on_episode(bool(episode[SUCCESS].any()), residual=False)
+        self.progress.base_episodes = len(self.outcomes)
+        self.progress.base_successes = sum(self.outcomes)
         shards = max(1, self.config.num_learners)
         self.learners.store(
             [
@@ -221,7 +224,11 @@ class BaseCollection:
 
     def save(self, folder: pathlib.Path) -> None:
         """Write what has been collected so far into a checkpoint."""
-        tree: dict[str, Any] = {"rounds": self.rounds, "counted": self._counted}
+        tree: dict[str, Any] = {
+            "rounds": self.rounds,
+            "counted": self._counted,
+            "outcomes": self.outcomes,
+        }
         for name, episodes in (
             ("offline", self.offline),
             ("warmup", self.warmup + self._order.held_back),
@@ -236,7 +243,7 @@ class BaseCollection:
         Raises:
             StateFileError: a file is damaged.
         """
-        tree: dict[str, Any] = {"rounds": [], "counted": 0}
+        tree: dict[str, Any] = {"rounds": [], "counted": 0, "outcomes": []}
         if (folder / STATE_FILE).with_suffix(".json").is_file():
             tree = load_tree(folder / STATE_FILE)
         none: dict[str, Any] = {"columns": {}, "episode_lengths": []}
@@ -245,6 +252,7 @@ class BaseCollection:
             for name in ("offline", "warmup")
         )
         self.rounds, self._counted = tree["rounds"], tree["counted"]
+        self.outcomes = tree.get("outcomes", [])
         steps = sum(self.rounds[: self._counted])
         self.progress.env_steps = self.progress.collection_env_steps = steps
         self._order, self._started, self._random_actions = StartOrder(), False, False

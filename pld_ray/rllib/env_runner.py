@@ -184,7 +184,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             self.metrics.log_value("num_env_failures", 1, reduce="lifetime_sum")
         for episode in finished.summaries:
             self._log_episode_metrics(episode.length, episode.sum_reward, 0.0)
-            if not base_only and episode.stored:
+            if not base_only and episode.residual_acted:
                 name = "assisted_success_rate" if episode.intervened else "success_rate"
                 self.metrics.log_value(name, float(episode.success), window=50)
             self.metrics.log_value("probe_steps_mean", float(episode.probe_steps), window=50)
@@ -238,7 +238,6 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
             experts,
             self.person(request),
             env,
-            request.residual_share,
         )
 
     def label_episodes(self, episodes: list[Columns], task: str) -> list[Columns]:

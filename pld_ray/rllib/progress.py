@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule, Trial
+from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.columns import INTERVENED
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import MANIFEST_FILE, MARK, CheckpointError, check_manifest, damaged
@@ -21,10 +21,8 @@ from pld_ray.rollout.messages import EpisodeBatch
 from pld_ray.runs.layout import PROGRESS_FILE
 
 RECENT = 50  # episodes over which `train/...` metrics are taken
-RECENT_FIELDS = (
-    *("success", "length", "probe_steps", "intervention_count", "intervention_steps"),
-    "base_played",
-)
+MIN_TRIAL = 20  # of these, that say how good the residual is
+RECENT_FIELDS = ("success", "length", "probe_steps", "intervention_count", "intervention_steps")
 REQUIRED = (
     *("phase", "iteration", "env_steps", "updates", "update_debt", "collection_env_steps"),
     "schedule",
@@ -32,7 +30,7 @@ REQUIRED = (
 """In every release's file."""
 OPTIONAL = (
     *("episodes", "stored_steps", "collection_stored_steps", "calql_done", "offline_done"),
-    *("next_shard", "intervention_steps"),
+    *("next_shard", "intervention_steps", "base_episodes", "base_successes"),
 )
 """Counters that later releases added."""
 
@@ -58,8 +56,8 @@ class Progress:
         offline_done: updates on datasets before the first environment step.
         next_shard: the learner that stores the next batch, modulo their number.
         intervention_steps: environment steps in which a person acted.
+        base_episodes, base_successes: of the base policy while collecting.
         recent_episodes: the last 50.
-        trial: of the residual, which has to do as well as the base policy.
     """
 
     schedule: ResidualScaleSchedule
@@ -79,11 +77,9 @@ class Progress:
     offline_done: int = 0
     next_shard: int = 0
     intervention_steps: int = 0
+    base_episodes: int = 0
+    base_successes: int = 0
     recent_episodes: list[EpisodeSummary] = field(default_factory=list)
-    trial: Trial = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.trial = Trial(self.schedule.params.trial_share)
 
     @property
     def residual_scale(self) -> float:
@@ -91,9 +87,27 @@ class Progress:
         return self.schedule.value(self.env_steps - self.collection_env_steps)
 
     @property
+    def on_trial(self) -> bool:
+        """The residual has still to show that it does as well as the base (`residual_trial`)."""
+        if not (self.schedule.params.residual_trial and self.base_episodes):
+            return False
+        acted = self._autonomous()
+        return len(acted) < MIN_TRIAL or sum(acted) / len(acted) < self.base_rate
+
+    @property
+    def base_rate(self) -> float:
+        """Success of the base policy while collecting."""
+        return self.base_successes / self.base_episodes
+
+    @property
     def deployed_scale(self) -> float:
-        """beta of what is validated: 0, the base policy, while the residual is on trial."""
-        return self.residual_scale if self.trial.passed else 0.0
+        """beta of what is validated and exported: 0, the base policy, during a trial."""
+        return 0.0 if self.on_trial else self.residual_scale
+
+    def _autonomous(self) -> list[bool]:
+        """Success of the recent episodes in which the residual acted and nobody intervened."""
+        recent = self.recent_episodes
+        return [e.success for e in recent if e.residual_acted and not e.intervened]
 
     def count(self, batches: Sequence[EpisodeBatch], metrics: MetricsLogger) -> list[ReplayBatch]:
         """Count batches of the runners; the update debt grows by what will be stored.
@@ -107,8 +121,6 @@ class Progress:
             self.episodes += len(batch.episodes)
             for episode in batch.episodes:
                 self.intervention_steps += episode.intervention_steps
-                if episode.stored and not episode.intervened:
-                    self.trial.on_episode(episode.success, not episode.base_played)
                 if episode.residual_acted and not episode.intervened:
                     self.schedule.on_episode(episode.success)
             self.recent_episodes = [*self.recent_episodes, *batch.episodes][-RECENT:]
@@ -128,11 +140,8 @@ class Progress:
 
     def _stale(self, batch: EpisodeBatch, metrics: MetricsLogger) -> list[int]:
         """Which stored episodes are too old; their staleness, in updates, is logged."""
-        stored = [episode for episode in batch.episodes if episode.stored]
-        staleness = [
-            0 if episode.base_played else self.updates - episode.weights_updates
-            for episode in stored
-        ]
+        stored = [episode for episode in batch.episodes if episode.residual_acted]
+        staleness = [self.updates - episode.weights_updates for episode in stored]
         for value in staleness:
             metrics.log_value("staleness_mean", value, reduce="mean", window=50)
             metrics.log_value("staleness_max", value, reduce="max", window=50)
@@ -158,25 +167,21 @@ class Progress:
     def recent_metrics(self) -> dict[str, float]:
         """`train/...` of the last online episodes.
 
-        `success_rate` is autonomous: of episodes in which nobody intervened and the residual acted,
-        or the base policy in its place while it is on trial. Where there is a trial there are
-        `residual_share` (of the episodes) and `residual_success_rate` too. Episodes with an
-        intervention have an `assisted_success_rate`. From the first one on there are
+        `success_rate` is autonomous: of episodes in which the residual acted and nobody intervened.
+        Those with an intervention have an `assisted_success_rate`. From the first one on there are
         `intervention_share` (of the steps), and `intervention_count_mean` and
-        `intervention_steps_mean` of an episode too.
+        `intervention_steps_mean` of an episode too. With `residual_trial` it says who is deployed.
         """
         recent = self.recent_episodes
         columns: dict[str, list[float]] = {
-            "train/success_rate": [e.success for e in recent if e.stored and not e.intervened],
+            "train/success_rate": list(map(float, self._autonomous())),
             "train/episode_len_mean": [e.length for e in recent],
             "train/probe_steps_mean": [e.probe_steps for e in recent],
         }
-        if self.trial.share < 1 and recent:
+        if self.schedule.params.residual_trial and self.base_episodes:
             columns |= {
-                "train/residual_share": [float(e.residual_acted) for e in recent],
-                "train/residual_success_rate": [
-                    e.success for e in recent if e.residual_acted and not e.intervened
-                ],
+                "train/base_success_rate": [self.base_rate],
+                "deployed_scale": [self.deployed_scale],
             }
         if self.intervention_steps and recent:
             columns |= {
@@ -195,7 +200,6 @@ class Progress:
         """Write the counters into a checkpoint."""
         state: dict[str, Any] = {name: getattr(self, name) for name in (*REQUIRED, *OPTIONAL)}
         state["schedule"] = self.schedule.state_dict()
-        state["trial"] = self.trial.state_dict()
         state["recent_episodes"] = [
             {name: getattr(episode, name) for name in RECENT_FIELDS}
             for episode in self.recent_episodes
@@ -210,8 +214,6 @@ class Progress:
         for name in OPTIONAL:
             setattr(self, name, state.get(name, 0))
         self.schedule.load_state_dict(state["schedule"])
-        if "trial" in state:
-            self.trial.load_state_dict(state["trial"])
         self.recent_episodes = [EpisodeSummary(**e) for e in state.get("recent_episodes", [])]
 
 
@@ -220,7 +222,7 @@ def assisted_part(batch: EpisodeBatch, shard: int) -> ReplayBatch:
 
     However old the weights that acted beside the person: what a person does is not theirs.
     """
-    stored = [episode for episode in batch.episodes if episode.stored]
+    stored = [episode for episode in batch.episodes if episode.residual_acted]
     autonomous = [k for k, episode in enumerate(stored) if not episode.intervened]
     return ReplayBatch(
         batch.columns, batch.episode_lengths, "offline", shard, starts=INTERVENED, skip=autonomous

@@ -30,7 +30,6 @@ class Rounds:
             weights_updates=progress.published_updates,
             intervene=True,
             env_steps=progress.env_steps,
-            residual_share=progress.trial.residual_share,
         )
         if self.pipelined:
             self._update()

@@ -108,8 +108,6 @@ class EpisodeSummary:
     """Times that a person took over."""
     intervention_steps: int = 0
     """Steps in which a person acted."""
-    base_played: bool = False
-    """The residual was not to act in it."""
 
     @property
     def intervened(self) -> bool:
@@ -119,9 +117,4 @@ class EpisodeSummary:
     @property
     def residual_acted(self) -> bool:
         """An episode that ended while probing is the base policy's own."""
-        return self.stored and not self.base_played
-
-    @property
-    def stored(self) -> bool:
-        """It has rows: it did not end while probing."""
         return self.length > self.probe_steps

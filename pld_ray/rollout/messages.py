@@ -38,8 +38,6 @@ class SampleRequest:
         expert: with `base_only`, the scripted expert's actions in place of the base policy's.
         explore: noise on the residual's actions; without it they are the deterministic ones.
         keep_probing: the steps of probing are part of an episode's columns.
-        residual_share: share of the episodes in which the residual acts; the base policy plays the
-            others whole.
         intervene: a person may take over, where the runner has one.
         env_steps: of the run so far.
         weights_updates: gradient updates behind the weights that the runner has, unless it takes
@@ -57,7 +55,6 @@ class SampleRequest:
     expert: bool = False
     explore: bool = True
     keep_probing: bool = False
-    residual_share: float = 1.0
     intervene: bool = False
     env_steps: int = 0
     weights_updates: int = 0

@@ -50,8 +50,6 @@ class _Open:
     steps: int = 0
     sum_reward: float = 0.0
     weights_updates: int = 0
-    base_plays: bool = False
-    """The residual does not act in it."""
     in_hand: bool = False
     """A person acts."""
     intervention_count: int = 0
@@ -76,7 +74,6 @@ class _Open:
             env_index=self.env_index,
             intervention_count=self.intervention_count,
             intervention_steps=self.intervention_steps,
-            base_played=self.base_plays,
         )
 
 
@@ -109,7 +106,6 @@ class Streams:
         experts: Sequence[Expert] = (),
         intervenor: Intervenor | None = None,
         env: BaseActionVectorEnv | None = None,
-        residual_share: float = 1.0,
     ) -> None:
         self._params, self._actor, self._rng = params, actor, rng
         self._low, self._high = action_space.low, action_space.high
@@ -126,7 +122,7 @@ class Streams:
         )
         self._observation = observation
         self._clock = 0
-        self._open = [self._fresh(i, base_only, residual_share) for i in range(n)]
+        self._open = [_Open(i, 0, self._draw_probe(base_only)) for i in range(n)]
         self._resetting = [False] * n
         self._experts = experts
         self._intervenor, self._env = intervenor, env
@@ -155,8 +151,7 @@ class Streams:
         observation = self._observation
         beta = self._actor.residual_scale
         takeover = [
-            not (request.base_only or e.base_plays) and e.steps >= e.probe and not e.in_hand
-            for e in self._open
+            not request.base_only and e.steps >= e.probe and not e.in_hand for e in self._open
         ]
         action, chosen = self._action(observation, np.array(takeover), request)
         for i, executed in turn.actions.items():
@@ -200,7 +195,7 @@ class Streams:
                 if len(episode.builder):
                     finished.columns.append(episode.builder.finish(self._observation, i, success))
                 finished.summaries.append(episode.summary(success))
-            self._begin(i, request)
+            self._begin(i, request.base_only)
         return taken
 
     def _hand_over(self, request: SampleRequest) -> Turn:
@@ -291,18 +286,12 @@ class Streams:
         if self._intervenor is not None:
             self._intervenor.begin(i)
 
-    def _begin(self, i: int, request: SampleRequest) -> None:
+    def _begin(self, i: int, base_only: bool) -> None:
         self._resetting[i] = True
         self._noise.reset(i)
         if self._grippers is not None:
             self._grippers.reset(i)
-        self._open[i] = self._fresh(i, request.base_only, request.residual_share)
-
-    def _fresh(self, i: int, base_only: bool, residual_share: float) -> _Open:
-        """An episode that begins now; nothing is drawn for it where the residual acts in all."""
-        base = not base_only and residual_share < 1 and self._rng.random() >= residual_share
-        probe = 0 if base else self._draw_probe(base_only)
-        return _Open(i, self._clock, probe, base_plays=base)
+        self._open[i] = _Open(i, self._clock, self._draw_probe(base_only))
 
     def _draw_probe(self, base_only: bool) -> int:
         """h ~ Unif{0..H_probe} (formula 22); base-only phases store everything."""

@@ -109,11 +109,11 @@ def test_a_registered_policy_plays_the_evaluations_episodes_bit_for_bit(trained,
 
 def test_what_is_exported_on_trial_acts_as_the_base_policy(trained, tmp_path):
     run = RunDir(trained.folder)
-    for share, scale in ((1.0, 0.5), (0.5, 0.0)):
+    for trial, scale in ((False, 0.5), (True, 0.0)):
         config = run.load_config()
-        config.algorithm.trial_share = share
-        export_policy(run.checkpoints / "final", config, tmp_path / str(share))
-        assert load_tree(tmp_path / str(share) / "policy")["residual_scale"] == scale
+        config.algorithm.residual_trial = trial
+        export_policy(run.checkpoints / "final", config, tmp_path / str(trial))
+        assert load_tree(tmp_path / str(trial) / "policy")["residual_scale"] == scale
 
 
 def test_a_new_version_moves_the_alias_and_leaves_the_old_one(trained, mlflow_server):

@@ -10,6 +10,7 @@ from local import local_learner
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.rollout.messages import SampleRequest
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -107,7 +108,8 @@ def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
 
 
 def test_the_base_policy_is_deployed_while_the_residual_is_on_trial(build, tmp_path):
-    config = point_config(trial_share=0.5, value_range=[-300.0, 300.0])
+    training = {"residual_trial": True, "warmup_actions": "base", "value_range": [-300.0, 300.0]}
+    config = point_config(**training)
     config.env_config = {"entry_point": "dense_env:DenseEnv", "kwargs": {"episode_length": 40}}
     algorithm = build(config.copy(copy_frozen=False))
     algorithm.initialize()
@@ -116,13 +118,12 @@ def test_the_base_policy_is_deployed_while_the_residual_is_on_trial(build, tmp_p
     base, states = algorithm.evaluate_base([0, 1]), [0, 1]
     assert algorithm.evaluate_residual(states) == base
     assert algorithm.evaluate_residual(states, 1.0) != base
-    for _ in range(20):
-        algorithm.progress.trial.on_episode(True, residual=True)
+    assert algorithm.progress.base_episodes > 0
+    algorithm.progress.recent_episodes = [EpisodeSummary(True, 40, 0)] * 20
     assert algorithm.evaluate_residual(states) == algorithm.evaluate_residual(states, 1.0)
     algorithm.save_checkpoint(str(tmp_path))
     other = build(config)
     other.load_checkpoint(str(tmp_path))
-    assert other.progress.trial == algorithm.progress.trial
     assert other.evaluate_residual(states) == algorithm.evaluate_residual(states)
 
 

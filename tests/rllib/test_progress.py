@@ -22,7 +22,7 @@ def make_progress(params=None, **counters):
 
 
 def batch_of(episodes):
-    stored = [e.length - e.probe_steps for e in episodes if e.stored]
+    stored = [e.length - e.probe_steps for e in episodes if e.residual_acted]
     rows = {"reward": np.zeros(sum(stored) + len(stored))}
     return EpisodeBatch(rows, stored, episodes, sum(e.length for e in episodes))
 
@@ -43,35 +43,28 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
     assert progress.update_debt == 0
 
 
-def test_a_trial_counts_each_episode_for_who_played_it():
-    progress, metrics = make_progress(ResidualSACParams(trial_share=0.5), utd=1.0), MetricsLogger()
+def test_a_trial_is_passed_by_episodes_as_good_as_the_base_policys():
+    params = ResidualSACParams(residual_trial=True)
+    progress, metrics = make_progress(params, utd=1.0), MetricsLogger()
 
     def count(num, success, **played):
         episodes = [EpisodeSummary(success, 5, **{"probe_steps": 0, **played})] * num
-        return progress.count([batch_of(episodes)], metrics)
+        progress.count([batch_of(episodes)], metrics)
+        return progress.on_trial
 
-    count(10, True, base_played=True)
-    count(10, False, base_played=True)
-    count(20, True, probe_steps=5)  # over before the residual acted: nobody's
-    count(20, True, intervention_count=1, intervention_steps=2)  # a person's
+    assert not progress.on_trial  # there is no base policy to compare with
+    progress.base_episodes, progress.base_successes = 40, 24
+    assert count(20, True, probe_steps=5)  # over before the residual acted
+    assert count(9, True, intervention_count=1, intervention_steps=2)  # a person's
+    assert count(8, False)
+    assert count(11, True)  # 11 of 19
     assert progress.deployed_scale == 0.0
-    assert progress.residual_scale == 1.0
-    count(10, False)
-    (fed,) = count(10, True)
-    assert progress.deployed_scale == 1.0
-    assert fed.kept == [5] * 10
-    assert progress.stored_steps == 60 * 5
-    recent = progress.recent_metrics()
-    assert recent["train/residual_share"] == 40 / 50
-    assert recent["train/success_rate"] == 10 / 20
-    assert recent["train/residual_success_rate"] == 10 / 20
-
-
-def test_the_base_policy_s_episodes_are_never_too_stale():
-    progress = make_progress(ResidualSACParams(trial_share=0.5), utd=1, updates=9, max_staleness=1)
-    episodes = [EpisodeSummary(True, 3, 0), EpisodeSummary(True, 3, 0, base_played=True)]
-    (fed,) = progress.count([batch_of(episodes)], MetricsLogger())
-    assert fed.skip == [0]
+    assert not count(1, True)
+    assert progress.deployed_scale == progress.residual_scale == 1.0
+    assert progress.recent_metrics()["train/base_success_rate"] == 0.6
+    assert count(1, False)  # 12 of 21: the base policy's turn again
+    assert progress.recent_metrics()["deployed_scale"] == 0.0
+    assert "deployed_scale" not in make_progress(utd=1.0).recent_metrics()
 
 
 def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():

@@ -98,35 +98,6 @@ def test_probing_steps_are_played_by_the_base_policy_and_not_stored(seed, probe_
     assert next(stored, None) is None
 
 
-def test_the_base_policy_plays_whole_episodes_while_the_residual_is_on_trial():
-    env, streams = open_streams([lambda: CountingEnv(4)], probe_steps=2)
-    finished = FinishedEpisodes()
-    request = SampleRequest(1, residual_share=0.5)
-    for _ in range(5 * 200):
-        streams.step(lambda a: env.step(a), request, 0, finished)
-    executed = np.array(env.unwrapped.envs[0].actions).reshape(-1, 4, 3)
-    summaries = finished.summaries[1:]  # the first began without a share
-    base = [e.base_played for e in summaries]
-    assert 70 < sum(base) < 130
-    for played, episode, columns in zip(executed[1:], summaries, finished.columns[1:], strict=True):
-        takeover = played[:, 2] > 0.4
-        assert takeover.any() == episode.residual_acted != episode.base_played
-        stored = slice(0 if episode.base_played else episode.probe_steps, None)
-        np.testing.assert_array_equal(columns["action"][:-1], played[stored])
-        assert columns["residual_scale"].tolist()[:-1] == [BETA * t for t in takeover[stored]]
-
-
-def test_nothing_is_drawn_where_the_residual_acts_in_every_episode():
-    actions = []
-    for share in (1.0, 0.999999):
-        env, streams = open_streams([lambda: CountingEnv(4)], probe_steps=3)
-        finished = FinishedEpisodes()
-        for _ in range(60):
-            streams.step(lambda a: env.step(a), SampleRequest(1, residual_share=share), 0, finished)  # noqa: B023
-        actions.append(np.array(env.unwrapped.envs[0].actions)[:, 2] > 0.4)
-    assert not np.array_equal(*actions)  # a share is drawn, and moves the probing lengths
-
-
 def test_an_episode_that_its_environment_failed_is_not_stored_and_the_other_goes_on():
     actor = PlusHalf(raise_in=(0,))
     env, streams = open_streams([FragileEnv, FragileEnv], actor, use_probing=False)

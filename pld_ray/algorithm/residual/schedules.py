@@ -1,67 +1,13 @@
-"""The residual scale beta_t over training, and who is deployed meanwhile."""
+"""The residual scale beta_t over training."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pld_ray.config.residual_sac import ResidualSACParams
 
 WINDOW = 20  # episodes over which a success rate is taken
-
-
-@dataclass
-class Trial:
-    """Whether the residual has shown that it does as well as the base policy.
-
-    Until its last 20 training episodes succeed as often as the base policy does, it acts in
-    `share` of the episodes alone, and what is deployed is the base policy. It counts as long as a
-    run lasts: a residual that falls behind is on trial again.
-
-    Attributes:
-        share: `trial_share`; 1 is no trial.
-        base_successes, base_episodes: of the base policy.
-        residual: success of the residual's last episodes.
-    """
-
-    share: float
-    base_successes: int = 0
-    base_episodes: int = 0
-    residual: list[bool] = field(default_factory=list)
-
-    @property
-    def passed(self) -> bool:
-        """The residual may be deployed."""
-        if self.share == 1:
-            return True
-        if len(self.residual) < WINDOW or not self.base_episodes:
-            return False
-        return sum(self.residual) / WINDOW >= self.base_successes / self.base_episodes
-
-    @property
-    def residual_share(self) -> float:
-        """Of the training episodes to come."""
-        return 1.0 if self.passed else self.share
-
-    def on_episode(self, success: bool, residual: bool) -> None:
-        """Count an episode of the residual, or of the base policy."""
-        if residual:
-            self.residual = [*self.residual, bool(success)][-WINDOW:]
-        else:
-            self.base_successes += bool(success)
-            self.base_episodes += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """What was counted, as JSON."""
-        state = asdict(self)
-        del state["share"]
-        return state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        self.base_successes, self.base_episodes = state["base_successes"], state["base_episodes"]
-        self.residual = list(state["residual"])
 
 
 class ResidualScaleSchedule:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pld_ray.algorithm.residual.schedules import WINDOW, ResidualScaleSchedule, Trial
+from pld_ray.algorithm.residual.schedules import WINDOW, ResidualScaleSchedule
 from pld_ray.config.residual_sac import ResidualSACParams
 
 
@@ -61,51 +61,3 @@ def test_state_survives_json_in_the_middle_of_a_window():
     for beta in (first, second):
         beta.on_episode(True)
         assert beta.value(0) == pytest.approx(0.2)
-
-
-def finish_trial(trial, successes, residual, episodes=WINDOW):
-    for episode in range(episodes):
-        trial.on_episode(episode < successes, residual)
-
-
-def test_a_trial_is_passed_by_a_whole_window_as_good_as_the_base_policy_and_lost_again():
-    trial = Trial(0.5)
-    finish_trial(trial, 12, residual=True)
-    assert not trial.passed  # nothing to compare with
-    finish_trial(trial, 24, residual=False, episodes=40)  # 60 %, over all of its episodes
-    assert trial.passed
-    assert trial.residual_share == 1.0
-    trial.on_episode(False, residual=True)  # the window's oldest was a success
-    assert not trial.passed
-    assert trial.residual_share == 0.5
-    finish_trial(trial, WINDOW, residual=True)
-    assert trial.passed
-
-
-def test_less_than_a_window_passes_no_trial():
-    trial = Trial(0.25)
-    trial.on_episode(False, residual=False)
-    finish_trial(trial, WINDOW, residual=True, episodes=WINDOW - 1)
-    assert not trial.passed
-    trial.on_episode(True, residual=True)
-    assert trial.passed
-
-
-def test_no_trial_is_passed_from_the_start():
-    trial = Trial(1.0)
-    finish_trial(trial, 0, residual=True)
-    finish_trial(trial, WINDOW, residual=False)
-    assert trial.passed
-    assert trial.residual_share == 1.0
-
-
-def test_a_trial_survives_json():
-    first, second = Trial(0.5), Trial(0.5)
-    finish_trial(first, 3, residual=False, episodes=7)
-    finish_trial(first, 5, residual=True, episodes=11)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    for trial in (first, second):
-        finish_trial(trial, 4, residual=True, episodes=9)  # 9 of 20 against 3 of 7
-    assert first.passed
-    assert second.passed
-    assert second.state_dict() == first.state_dict()
