@@ -16,6 +16,8 @@ import ray
 from pld_ray.config import ConfigError, TrainConfig
 
 Resources = dict[str, float]
+START_ATTEMPTS = 3
+TOO_SLOW = "timed out during startup"
 NOT_COUNTED = ("memory", "object_store_memory")
 
 
@@ -75,23 +77,38 @@ def start_ray(config: TrainConfig, ray_address: str | None = None) -> bool:
     custom: Counter[str] = Counter()
     for _, r in demands(config):
         custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
-    try:
-        with closed_stderr():
-            ray.init(
-                "local",  # not a cluster that happens to run on this machine
-                num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
-                resources=dict(custom) or None,
-                include_dashboard=False,
-                **quiet,
-            )
-    except Exception as error:  # of every kind, a bare Exception for a start that takes too long
-        ray.shutdown()
-        raise ConfigError(
-            f"Ray did not start on this machine ({last_line(error)}): see that it is not "
-            "overloaded and that RAY_TMPDIR (/tmp) has room, then start again, or join a running "
-            "cluster with --ray_address"
-        ) from error
+    start_local(
+        num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
+        resources=dict(custom) or None,
+        **quiet,
+    )
     return True
+
+
+def start_local(**arguments: Any) -> None:
+    """`ray.init` of a Ray of this process's own, not a cluster that happens to run here.
+
+    Ray gives its node 30 s, which a machine that is busy now may exceed: it is tried again.
+
+    Raises:
+        ConfigError: it did not start.
+    """
+    for attempt in range(START_ATTEMPTS):
+        try:
+            with closed_stderr():
+                ray.init("local", include_dashboard=False, **arguments)
+        except Exception as error:  # of every kind, a bare one for a start that takes too long
+            ray.shutdown()
+            if TOO_SLOW in str(error) and attempt + 1 < START_ATTEMPTS:
+                logging.getLogger("pld_ray").warning("Ray has not started in time: once more")
+                continue
+            raise ConfigError(
+                f"Ray did not start on this machine ({last_line(error)}): see that it is not "
+                "overloaded and that RAY_TMPDIR (/tmp) has room, then start again, or join a "
+                "running cluster with --ray_address"
+            ) from error
+        else:
+            return
 
 
 def last_line(error: BaseException) -> str:

@@ -130,15 +130,33 @@ def test_a_tasks_name_never_leads_out_of_the_caches_folder(task, tmp_path):
     folder.mkdir(parents=True)
 
 
-def test_a_ray_that_does_not_start_is_one_sentence(monkeypatch):
+def test_a_ray_that_does_not_start_in_time_is_tried_again_and_is_one_sentence(monkeypatch):
+    starts, enough = [], 3
+
     def late(*args, **kwargs):
+        starts.append(args)
+        if len(starts) == enough:
+            return
         raise Exception("The current node timed out during startup.\nSee the logs.")
 
     monkeypatch.setattr(cluster.ray, "init", late)
     monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert cluster.start_ray(TrainConfig())
+    assert starts == [("local",)] * 3
+    enough = 9
     with pytest.raises(ConfigError, match=r"Ray did not start on this machine \(See the logs\.\)"):
         cluster.start_ray(TrainConfig())
+    assert len(starts) == 6
+
+    def broken(*args, **kwargs):
+        starts.append(args)
+        raise RuntimeError("no such binary")
+
+    monkeypatch.setattr(cluster.ray, "init", broken)
+    with pytest.raises(ConfigError, match=r"Ray did not start on this machine \(no such binary\)"):
+        cluster.start_ray(TrainConfig())
+    assert len(starts) == 7
 
 
 def test_a_token_that_is_not_shown_is_told_from_an_absent_cluster(monkeypatch, tmp_path):
