@@ -5,8 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pld_ray.config.groups import CheckpointConfig, EnvConfig, PolicyConfig, TrackingConfig
-from pld_ray.config.train import ConfigError, check_declared
+from pld_ray.config.groups import (
+    CheckpointConfig,
+    EnvConfig,
+    PlacementConfig,
+    PolicyConfig,
+    RunnersConfig,
+    TrackingConfig,
+)
+from pld_ray.config.train import ConfigError, TrainConfig, check_declared
 from pld_ray.options import option, with_default
 
 
@@ -44,7 +51,8 @@ class FinetuneParams:
     )
     accumulation: int = option(
         1,
-        "Micro-batches of an update, which bound its memory; they must divide `batch_size`.",
+        "Micro-batches of an update for each learner, which bound its memory; times the learners "
+        "they must divide `batch_size`.",
         within="[1, 4096]",
     )
     learning_rate: float | None = option(
@@ -73,6 +81,47 @@ class FinetuneParams:
         "Parameters whose names begin with one of these stay as they are, such as "
         "`[model.backbone]`, beside what the policy itself keeps frozen.",
     )
+
+
+@dataclass
+class LearnersConfig:
+    """Processes that train one policy together, each with a part of every large parameter."""
+
+    num_learners: int = option(
+        0,
+        "0 trains in this process; more are workers of Ray Train, which take the micro-batches in "
+        "turn and shard the policy, its average and its optimiser (FSDP2).",
+        within="[0, 4096]",
+    )
+    min_learners: int | None = option(
+        None,
+        "So few are enough to start, or to start again, where the cluster has no room for all; "
+        "None waits for all. The numbers stay those of `num_learners`.",
+        within="[1, 4096]",
+    )
+    num_gpus_per_learner: float = with_default(RunnersConfig, "num_gpus_per_learner", 0.0)
+    replicas: int = option(
+        1,
+        "Groups of learners that hold all parameters each; within a group they are sharded. It "
+        "must divide `num_learners`. Experimental.",
+        within="[1, 4096]",
+    )
+    whole_parameter_mb: float = option(
+        4.0,
+        "Parameters smaller than this, and those of one dimension, stay whole on every learner.",
+        within="[0, 1e6]",
+        unit="MB",
+    )
+
+
+@dataclass
+class LearnerPlacementConfig:
+    """Where on a cluster the learners are."""
+
+    learner: dict[str, float] = with_default(PlacementConfig, "learner", {})
+    env_vars: dict[str, str] = with_default(PlacementConfig, "env_vars", {})
+    working_dir: str | None = with_default(PlacementConfig, "working_dir", None)
+    check: bool = with_default(PlacementConfig, "check", True)
 
 
 @dataclass
@@ -118,6 +167,8 @@ class FinetuneConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: FinetunedPolicyConfig = field(default_factory=FinetunedPolicyConfig)
     algorithm: FinetuneParams = field(default_factory=FinetuneParams)
+    learners: LearnersConfig = field(default_factory=LearnersConfig)
+    placement: LearnerPlacementConfig = field(default_factory=LearnerPlacementConfig)
     evaluation: FinetuneEvaluationConfig = field(default_factory=FinetuneEvaluationConfig)
     checkpoint: FinetuneCheckpointConfig = field(default_factory=FinetuneCheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -142,8 +193,10 @@ class FinetuneConfig:
         0, "Processes that read windows ahead; 0 reads in this one.", within="[0, 256]"
     )
     device: Literal["auto", "cpu", "cuda"] = option(
-        "auto", "`auto` takes a GPU where there is one."
+        "auto", "`auto` takes a GPU where there is one; learners use one where they were given one."
     )
+    max_failures: int = with_default(TrainConfig, "max_failures", 3)
+    ray_address: str | None = with_default(TrainConfig, "ray_address", None)
     output_dir: str = option(
         "outputs/finetune",
         "Folder of the run; it must be new or empty unless the run is resumed.",
@@ -154,10 +207,25 @@ class FinetuneConfig:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
         check_declared(self)
         batch, micro = self.algorithm.batch_size, self.algorithm.accumulation
-        if batch % micro:
+        learners = self.learners
+        parts = micro * max(1, learners.num_learners)
+        if batch % parts:
+            by = f"algorithm.accumulation={micro}"
+            if learners.num_learners > 1:
+                by += f" times learners.num_learners={learners.num_learners}"
             raise ConfigError(
-                f"algorithm.batch_size={batch}: must be a multiple of algorithm.accumulation="
-                f"{micro}, such as {(batch // micro + 1) * micro}"
+                f"algorithm.batch_size={batch}: must be a multiple of {by}, such as "
+                f"{(batch // parts + 1) * parts}"
+            )
+        if learners.num_learners % learners.replicas:
+            raise ConfigError(
+                f"learners.replicas={learners.replicas}: must divide learners.num_learners="
+                f"{learners.num_learners}"
+            )
+        if learners.min_learners is not None and learners.min_learners > learners.num_learners:
+            raise ConfigError(
+                f"learners.min_learners={learners.min_learners}: must be at most "
+                f"learners.num_learners={learners.num_learners}"
             )
         if self.dataset_weights and len(self.dataset_weights) != len(self.dataset):
             raise ConfigError(

@@ -23,7 +23,7 @@ from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.policy_folder import write_policy_folder
-from pld_ray.sharded.trainer import Trainer, batches_from, validation_batches
+from pld_ray.sharded.trainer import Trainer, ValidationBatches, batches_from
 from pld_ray.tracking.mlflow_run import MlflowRun
 
 POLICY_FOLDER, COMPONENTS = "policy", "components"
@@ -122,8 +122,8 @@ class FinetuneLoop:
         """
         found: dict[str, float] = {}
         if self.held is not None:
-            rows = validation_batches(self.held, self.config.algorithm.batch_size)
-            found["eval/loss"] = self.trainer.validation_loss(self.held.batch(r) for r in rows)
+            batches = ValidationBatches(self.held, self.config.algorithm.batch_size)
+            found["eval/loss"] = self.trainer.validation_loss(batches)
         if self.player is None:
             return found
         path = self.config.policy.path

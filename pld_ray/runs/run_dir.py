@@ -32,7 +32,7 @@ from pld_ray.runs.layout import (
 )
 from pld_ray.runs.status import FAILED, INTERRUPTED, RUNNING, failure_reason, write_status
 
-WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "ray_address", "output_dir"}
+WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "output_dir"}
 """In every `config.yaml`; the last key too, so that one that was cut off is not filled up."""
 PARTIAL, RETIRED, ASIDE = ".partial-", ".retired-", ".aside-"
 """Prefixes of checkpoints: being written, being replaced, left by a run that went on elsewhere."""
@@ -114,8 +114,8 @@ class RunDir:
                 "does not take: pld-ray show says what can be done with it"
             )
         config = read_config(config_class, path)
-        own = {field.name for field in fields(config_class)}
-        if lacking := (WRITTEN & own) - mapping.keys():
+        own = [field.name for field in fields(config_class)]
+        if lacking := (WRITTEN.intersection(own) | {own[-1]}) - mapping.keys():
             raise ConfigError(
                 f"{path} is damaged, it lacks {', '.join(sorted(lacking))}: put it back (MLflow "
                 "keeps a copy among the run's artifacts), or start anew in another folder"

@@ -1,10 +1,14 @@
-"""One update of a policy: micro-batches, clipping, optimiser, averaged weights, in this order."""
+"""One update of a policy: micro-batches, clipping, optimiser, averaged weights, in this order.
+
+On one process or, with the same numbers, on several: the micro-batches of an update are dealt to
+the ranks, and what is summed over micro-batches is summed over ranks.
+"""
 
 from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset
 
 from pld_ray.config.finetune import FinetuneParams
@@ -26,6 +31,8 @@ from pld_ray.data.training_windows import IS_PAD, TrainingWindows
 from pld_ray.files.manifest import damaged
 from pld_ray.files.tensors import save_tensors
 from pld_ray.sharded.optimization import learning_rate_share, make_average, make_optimizer
+from pld_ray.sharded.ranks import ALONE, Ranks
+from pld_ray.sharded.shards import Sharding, clip_gradients
 from pld_ray.sharded.trainee import Trainee
 
 Batch = dict[str, Any]
@@ -45,20 +52,37 @@ class Trainer:
         params: of the run.
         total: updates of the run, which the learning rate follows.
         seed: of the noise that the policy's loss draws.
+        ranks: this process among those that train together. All call the same methods in the same
+            order.
+        sharding: of more than one; it takes the policy apart.
 
     Attributes:
         updates: done so far.
     """
 
-    def __init__(self, trainee: Trainee, params: FinetuneParams, total: int, seed: int) -> None:
+    def __init__(
+        self,
+        trainee: Trainee,
+        params: FinetuneParams,
+        total: int,
+        seed: int,
+        ranks: Ranks = ALONE,
+        sharding: Sharding | None = None,
+    ) -> None:
         self.trainee, self.params, self.total, self.seed = trainee, params, total, seed
-        self.policy = trainee.policy
+        self.ranks, self.policy = ranks, trainee.policy
         self.average = make_average(self.policy, params.ema_decay)
+        if sharding is not None:  # both, as an average of a sharded policy cannot be copied
+            for policy in (self.policy, self.average.module):
+                sharding.shard(policy, trainee.checkpoint.policy_type)
         self.optimizer, self.clip_norm = make_optimizer(self.policy, params)
         self.updates = 0
 
     def update(self, micro_batches: Sequence[Batch]) -> dict[str, float]:
         """Learn from one batch, given as its micro-batches; as if it were one.
+
+        Args:
+            micro_batches: those of this rank, see `UpdateBatches`.
 
         Returns:
             `loss`, `grad_norm` before clipping, `learning_rate`, and the numbers that the policy
@@ -67,15 +91,18 @@ class Trainer:
         share = learning_rate_share(self.updates, self.total, self.params)
         for group in self.optimizer.param_groups:
             group["lr"] = share * group["initial_lr"]
-        weights = self._weights(micro_batches)
+        turns = self.ranks.turns(self.params.accumulation * self.ranks.planned)
+        weights = self._weights(turns, micro_batches)
         metrics: dict[str, float] = {}
-        for k, (batch, weight) in enumerate(zip(micro_batches, weights, strict=True)):
+        for k, batch, weight in zip(turns, micro_batches, weights, strict=True):
             loss, reported = self._loss(self.policy, batch, (TRAINING, self.updates, k))
             (loss * weight).backward()
             for name, value in {"loss": float(loss.detach()), **reported}.items():
                 metrics[name] = metrics.get(name, 0.0) + weight * value
+        metrics = dict(zip(metrics, self.ranks.sum(list(metrics.values())), strict=True))
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = torch.nn.utils.clip_grad_norm_(trained, self.clip_norm)
+        self.ranks.sum_gradients(p for p in trained if not isinstance(p, DTensor))
+        norm = clip_gradients(trained, self.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.average.update_parameters(self.policy)
@@ -84,14 +111,16 @@ class Trainer:
         return {**metrics, "grad_norm": float(norm), "learning_rate": learning_rate}
 
     @torch.no_grad()
-    def validation_loss(self, batches: Iterable[Batch]) -> float:
+    def validation_loss(self, batches: Sequence[Batch]) -> float:
         """Mean loss of the averaged policy; the same noise every time."""
         average = self.average.module.eval()
         total = weight = 0.0
-        for k, batch in enumerate(batches):
+        for k in self.ranks.turns(len(batches)):
+            batch = batches[k % len(batches)]
             loss, _ = self._loss(average, batch, (VALIDATION, 0, k))
-            count = self._count(batch)
+            count = self._count(batch) if k < len(batches) else 0.0
             total, weight = total + count * float(loss), weight + count
+        total, weight = self.ranks.sum([total, weight])
         return total / weight
 
     def _loss(
@@ -101,7 +130,7 @@ class Trainer:
         prepared = self.trainee.preprocess(dict(batch))
         with torch.random.fork_rng():
             torch.manual_seed(int(np.random.SeedSequence([self.seed, *noise]).generate_state(1)[0]))
-            loss, reported = policy.forward(prepared)
+            loss, reported = policy(prepared)
         numbers = {
             name: float(value)
             for name, value in (reported or {}).items()
@@ -109,10 +138,15 @@ class Trainer:
         }
         return loss, numbers
 
-    def _weights(self, micro_batches: Sequence[Batch]) -> list[float]:
-        """Each micro-batch's part of the batch's mean."""
-        counts = [self._count(batch) for batch in micro_batches]
-        return [count / sum(counts) for count in counts]
+    def _weights(self, turns: list[int], micro_batches: Sequence[Batch]) -> list[float]:
+        """Each micro-batch's part of the mean over those of all ranks."""
+        parts = self.params.accumulation * self.ranks.planned
+        counts = [
+            self._count(batch) if k < parts else 0.0
+            for k, batch in zip(turns, micro_batches, strict=True)
+        ]
+        (total,) = self.ranks.sum([sum(counts)])
+        return [count / total for count in counts]
 
     def _count(self, batch: Batch) -> float:
         """What the loss of a batch is a mean over."""
@@ -124,25 +158,34 @@ class Trainer:
     def save(self, folder: pathlib.Path) -> None:
         """Everything that training needs to go on: safetensors and JSON, tensors whole.
 
+        So any number of ranks goes on from it. The first rank writes; it holds one of the three
+        files whole at a time.
+
         Raises:
             OSError: the disk is full or cannot be written.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(own_tensors(get_model_state_dict(self.policy, options=FULL)), folder / POLICY)
-        save_tensors(own_tensors(self.average_state()), folder / AVERAGE)
+        self._write(get_model_state_dict(self.policy, options=FULL), folder / POLICY)
+        self._write(self.average_state(), folder / AVERAGE)
         optimizer: Any = get_optimizer_state_dict(self.policy, self.optimizer, options=FULL)
+        if not self.ranks.first:  # which is given nothing
+            return
         moments = {
             f"{parameter}/{name}": value
             for parameter, values in optimizer["state"].items()
             for name, value in values.items()
         }
-        save_tensors(own_tensors(moments), folder / OPTIMIZER)
+        self._write(moments, folder / OPTIMIZER)
         state = {
             "updates": self.updates,
             "averaged": int(self.average.n_averaged),
             "param_groups": optimizer["param_groups"],
         }
         (folder / STATE).write_text(json.dumps(state))
+
+    def _write(self, state: Mapping[str, Any], file: pathlib.Path) -> None:
+        if self.ranks.first:
+            save_tensors(own_tensors(state), file)
 
     def load(self, folder: pathlib.Path) -> None:
         """Go on from what `save` wrote.
@@ -167,7 +210,7 @@ class Trainer:
             raise damaged(folder, f"it does not fit this policy ({reason})") from None
 
     def average_state(self) -> dict[str, Any]:
-        """The averaged policy's weights, whole, on the host."""
+        """The averaged policy's weights, whole, on the host; empty but on the first rank."""
         return get_model_state_dict(self.average.module, options=FULL)
 
 
@@ -177,29 +220,42 @@ def own_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 class UpdateBatches(Dataset):
-    """The micro-batches of each update, by its number."""
+    """The micro-batches of each update that a rank takes, by the update's number."""
 
-    def __init__(self, windows: TrainingWindows, batch_size: int, accumulation: int) -> None:
-        self.windows, self.batch_size, self.accumulation = windows, batch_size, accumulation
+    def __init__(self, windows: TrainingWindows, params: FinetuneParams, ranks: Ranks) -> None:
+        self.windows, self.batch_size, self.ranks = windows, params.batch_size, ranks
+        self.parts = params.accumulation * ranks.planned
 
     def __getitem__(self, update: int) -> list[Batch]:
         rows = self.windows.rows_of_update(update, self.batch_size)
-        return [self.windows.batch(part) for part in np.split(rows, self.accumulation)]
+        parts = np.split(rows, self.parts)
+        return [self.windows.batch(parts[k % self.parts]) for k in self.ranks.turns(self.parts)]
 
 
 def batches_from(
-    windows: TrainingWindows, params: FinetuneParams, updates: range, workers: int
+    windows: TrainingWindows,
+    params: FinetuneParams,
+    updates: range,
+    workers: int,
+    ranks: Ranks = ALONE,
 ) -> Iterator[list[Batch]]:
-    """The micro-batches of these updates in their order, read ahead by `workers` processes."""
-    dataset = UpdateBatches(windows, params.batch_size, params.accumulation)
+    """A rank's micro-batches of these updates in their order, read ahead by `workers` processes."""
+    dataset = UpdateBatches(windows, params, ranks)
     sampler: Any = updates
     return iter(DataLoader(dataset, batch_size=None, sampler=sampler, num_workers=workers))
 
 
-def validation_batches(
-    windows: TrainingWindows, batch_size: int, most: int = 2048
-) -> list[np.ndarray]:
-    """Rows of evenly spread windows, at most `most`, in batches."""
-    number = min(len(windows), most)
-    rows = np.unique(np.linspace(0, len(windows) - 1, number).round().astype(np.int64))
-    return [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)]
+class ValidationBatches(Sequence[Batch]):
+    """Evenly spread windows, at most `most`, in batches that are read when they are asked for."""
+
+    def __init__(self, windows: TrainingWindows, batch_size: int, most: int = 2048) -> None:
+        number = min(len(windows), most)
+        rows = np.unique(np.linspace(0, len(windows) - 1, number).round().astype(np.int64))
+        self.windows = windows
+        self.rows = [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, k: Any) -> Any:
+        return self.windows.batch(self.rows[k])

@@ -1,0 +1,109 @@
+"""A policy in parts over several ranks: PyTorch's `fully_shard` (FSDP2)."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+
+from pld_ray.config.finetune import LearnersConfig
+from pld_ray.sharded.ranks import Ranks
+
+TRANSFORMERS = ("*.layers.*.mlp", "*vision*.encoder.layers.*")
+UNITS = {
+    "act": ("model.encoder.layers.*", "model.vae_encoder.layers.*", "model.decoder.layers.*"),
+    "smolvla": TRANSFORMERS,
+    "pi0": TRANSFORMERS,
+    "pi05": TRANSFORMERS,
+}
+"""Policy type -> modules that are gathered by themselves, just when they compute.
+
+Only what LeRobot calls as a module can be: it takes the layers of its vision-language-action models
+apart and calls their parts, of which the MLPs are most. All else is gathered for the whole of a
+forward and a backward pass.
+"""
+
+
+class Sharding:
+    """How the policies of a run are laid over its ranks.
+
+    Args:
+        ranks: more than one.
+        settings: of the run.
+        device: `cuda` or `cpu`.
+    """
+
+    def __init__(self, ranks: Ranks, settings: LearnersConfig, device: str) -> None:
+        self.settings = settings
+        self.mesh = make_mesh(ranks.number, settings.replicas, device)
+
+    def shard(self, policy: nn.Module, policy_type: str) -> None:
+        """In place: each large parameter becomes a DTensor of which this rank holds a part."""
+        whole = {p for p in policy.parameters() if stays_whole(p, self.settings)}
+        for name, module in policy.named_modules():
+            if any(matches(name, pattern) for pattern in UNITS.get(policy_type, ())):
+                self._shard(module, whole)
+        self._shard(policy, whole)
+
+    def _shard(self, module: nn.Module, whole: set[nn.Parameter]) -> None:
+        if all(p in whole for p in module.parameters()):
+            return
+        sharded = fully_shard(
+            module, mesh=self.mesh, reshard_after_forward=True, ignored_params=whole
+        )
+        assert isinstance(sharded, FSDPModule)
+        # sums, and no means: the loss is weighted by what all ranks have
+        sharded.set_force_sum_reduction_for_comms(True)
+        sharded.set_gradient_divide_factor(1.0)
+
+
+def make_mesh(number: int, replicas: int, device: str) -> DeviceMesh:
+    """Ranks as replicas of shards; with fewer ranks than planned, as many replicas as divide."""
+    replicas = math.gcd(number, replicas)
+    if replicas == 1:
+        return init_device_mesh(device, (number,), mesh_dim_names=("shard",))
+    shape = (replicas, number // replicas)
+    return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a module's name has exactly the form of a pattern, `*` at its end being one part."""
+    same_depth = not pattern.endswith(".*") or name.rpartition(".")[2].isdigit()
+    return same_depth and fnmatch.fnmatchcase(name, pattern)
+
+
+def stays_whole(parameter: Tensor, settings: LearnersConfig) -> bool:
+    """Whether every rank keeps all of a parameter."""
+    size = parameter.numel() * parameter.element_size()
+    return parameter.ndim < 2 or size < settings.whole_parameter_mb * 1e6
+
+
+def clip_gradients(parameters: list[Tensor], max_norm: float) -> Tensor:
+    """Scale the gradients to at most a norm over all parameters of all ranks; returns the norm.
+
+    `clip_grad_norm_` does not take tensors and DTensors together.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    sharded = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
+    if not sharded:
+        return clip_grad_norm_(parameters, max_norm)
+    whole = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
+    of_shards = get_total_norm(sharded)
+    assert isinstance(of_shards, DTensor)
+    norm = torch.linalg.vector_norm(torch.stack([of_shards.full_tensor(), get_total_norm(whole)]))
+    factor = float((max_norm / (norm + 1e-6)).clamp(max=1.0))
+    for gradient in gradients:
+        gradient.mul_(factor)
+    return norm
+
+
+def held_bytes(module: nn.Module) -> int:
+    """Bytes of the parameters that this rank holds."""
+    local = (p.to_local() if isinstance(p, DTensor) else p for p in module.parameters())
+    return sum(tensor.numel() * tensor.element_size() for tensor in local)
