@@ -45,7 +45,7 @@ lint: setup
 	@$(BIN)/lint-imports --no-logo --no-cache
 
 bench: setup  ## every benchmark, one after the other
-	@for b in cli learner replay env pool scale tracking sweep data human chunked; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
+	@for b in cli learner replay env pool scale tracking sweep data human chunked sharded; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
 
 clean:
 	rm -rf $(VENV) outputs

@@ -14,7 +14,6 @@ import json
 import logging
 import pathlib
 import statistics
-import sys
 import time
 from unittest import mock
 
@@ -26,8 +25,9 @@ from pld_ray.data.training_windows import TrainingWindows, find_episodes
 from pld_ray.sharded.trainee import load_trainee
 from pld_ray.sharded.trainer import Trainer, batches_from
 
-TINY = pathlib.Path(__file__).parents[2] / "tests/policies"
 SIDE, EPISODES, LENGTH = 64, 20, 50
+WARM = 2
+"""Updates of a turn that are not counted."""
 FLAGS = ("terminated", "truncated", "success", "intervened")
 
 
@@ -52,7 +52,6 @@ def versus_lerobot(kind: str, folder: pathlib.Path, batch: int, turns: int, upda
 
 def save_policy(kind: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """A policy folder with its processors, and the folder of its tokeniser."""
-    sys.path.insert(0, str(TINY))
     import tiny_policies
 
     settings = {}
@@ -119,10 +118,6 @@ def our_turn(
         trainer.update(micro_batches)
         times.append(time.perf_counter())
     return np.diff(times)[WARM:].tolist()
-
-
-WARM = 2
-"""Updates of a turn that are not counted."""
 
 
 def their_turn(

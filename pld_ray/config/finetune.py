@@ -96,7 +96,7 @@ class LearnersConfig:
     min_learners: int | None = option(
         None,
         "So few are enough to start, or to start again, where the cluster has no room for all; "
-        "None waits for all. The numbers stay those of `num_learners`.",
+        "None waits for all. The numbers stay those of `num_learners`. Experimental.",
         within="[1, 4096]",
     )
     num_gpus_per_learner: float = with_default(RunnersConfig, "num_gpus_per_learner", 0.0)
@@ -222,6 +222,8 @@ class FinetuneConfig:
                 f"learners.replicas={learners.replicas}: must divide learners.num_learners="
                 f"{learners.num_learners}"
             )
+        if learners.num_learners and self.device == "cuda" and not learners.num_gpus_per_learner:
+            raise ConfigError("device=cuda: learners need learners.num_gpus_per_learner above 0")
         if learners.min_learners is not None and learners.min_learners > learners.num_learners:
             raise ConfigError(
                 f"learners.min_learners={learners.min_learners}: must be at most "

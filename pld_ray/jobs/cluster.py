@@ -14,6 +14,7 @@ from typing import Any
 import ray
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.finetune import FinetuneConfig
 
 Resources = dict[str, float]
 START_ATTEMPTS = 3
@@ -45,7 +46,7 @@ def closed_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def start_ray(config: TrainConfig, ray_address: str | None = None) -> bool:
+def start_ray(config: TrainConfig | FinetuneConfig, ray_address: str | None = None) -> bool:
     """Join the cluster that `ray_address`, the configuration or RAY_ADDRESS names, or start one.
 
     Returns:
@@ -138,8 +139,11 @@ def has_auth_token() -> bool:
     return pathlib.Path(named or "~/.ray/auth_token").expanduser().is_file()
 
 
-def demands(config: TrainConfig) -> list[tuple[str, Resources]]:
+def demands(config: TrainConfig | FinetuneConfig) -> list[tuple[str, Resources]]:
     """What each process of the run reserves: (role, resources), the driver first."""
+    if isinstance(config, FinetuneConfig):
+        fewest = config.learners.min_learners or config.learners.num_learners
+        return [("learner", learner_resources(config))] * fewest
     runners, policy, placement = config.runners, config.policy, config.placement
     runner_cpus = runners.num_cpus_per_env_runner
     asked: list[tuple[str, Resources]] = []
@@ -157,7 +161,13 @@ def demands(config: TrainConfig) -> list[tuple[str, Resources]]:
     return [(role, {k: v for k, v in r.items() if v}) for role, r in asked]
 
 
-def check_cluster(config: TrainConfig) -> None:
+def learner_resources(config: FinetuneConfig) -> Resources:
+    """What a learner of `pld-ray finetune` reserves."""
+    resources = {"CPU": 1.0, "GPU": config.learners.num_gpus_per_learner}
+    return {k: v for k, v in {**resources, **config.placement.learner}.items() if v}
+
+
+def check_cluster(config: TrainConfig | FinetuneConfig) -> None:
     """Refuse a run whose processes can never be placed on the present cluster.
 
     Ray would wait for ever. Nothing is checked with `placement.check=false`, for clusters that grow
@@ -169,7 +179,9 @@ def check_cluster(config: TrainConfig) -> None:
     check_fits(config, demands(config))
 
 
-def check_fits(config: TrainConfig, asked: Sequence[tuple[str, Resources]]) -> None:
+def check_fits(
+    config: TrainConfig | FinetuneConfig, asked: Sequence[tuple[str, Resources]]
+) -> None:
     """Refuse what finds no room on the present nodes; see `check_cluster`."""
     if not config.placement.check:
         return
@@ -183,10 +195,15 @@ def check_fits(config: TrainConfig, asked: Sequence[tuple[str, Resources]]) -> N
         f"{n} x {role} ({describe(wanted[role])})" for role, n in sorted(counts.items())
     )
     have = "; ".join(describe(node) for node in nodes) or "no node"
+    less = (
+        "learners.num_learners, learners.min_learners, learners.num_gpus_per_learner, placement.*"
+        if isinstance(config, FinetuneConfig)
+        else "runners.num_env_runners, runners.num_cpus_per_env_runner, "
+        "runners.num_gpus_per_learner, policy.replicas, placement.*"
+    )
     raise ConfigError(
-        f"the cluster is too small: no room for {places}. Nodes: {have}. Ask for less "
-        "(runners.num_env_runners, runners.num_cpus_per_env_runner, runners.num_gpus_per_learner, "
-        "policy.replicas, placement.*), add nodes, or set --placement.check=false if the cluster "
+        f"the cluster is too small: no room for {places}. Nodes: {have}. Ask for less ({less}), "
+        "add nodes, or set --placement.check=false if the cluster "
         "grows on demand"
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pathlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +19,6 @@ from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, write_manifest
 from pld_ray.jobs.loop_state import LoopState, loop_state
-from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
@@ -30,6 +31,15 @@ POLICY_FOLDER, COMPONENTS = "policy", "components"
 """In a checkpoint: the averaged policy as LeRobot loads it, and what training goes on from."""
 CANDIDATE = "candidate"
 RECORD_UPDATES = 50
+
+
+class Stop(contextlib.AbstractContextManager[Any], Protocol):
+    """What tells a loop to end early; it listens inside its `with`."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether to end after this update."""
+        ...
 
 
 @dataclass
@@ -70,15 +80,22 @@ class FinetuneLoop:
 
     # --- training --------------------------------------------------------------------------------
 
-    def run(self, on_samples: Callable[[int], None]) -> bool:
-        """Train to `total_steps`; False when a stop was requested."""
+    def run(self, on_samples: Callable[[int], None], stop: Stop) -> bool:
+        """Train to `total_steps`; False when a stop was requested.
+
+        Args:
+            on_samples: is told the windows of each update.
+            stop: asked after each update; all ranks get the same answer.
+        """
         config, trainer = self.config, self.trainer
-        with StopRequest() as stop:
+        with stop:
             if self.state.start is None:
                 self.state.start = self.evaluate("start")
                 self.record(self.state.start)
             updates = range(trainer.updates, config.total_steps)
-            batches = batches_from(self.windows, config.algorithm, updates, config.loader_workers)
+            batches = batches_from(
+                self.windows, config.algorithm, updates, config.loader_workers, trainer.ranks
+            )
             collected: dict[str, list[float]] = {}
             for micro_batches in batches:
                 clock = time.monotonic()
@@ -92,7 +109,8 @@ class FinetuneLoop:
                 self._evaluate_when_due()
                 if self.state.checkpoint_due(trainer.updates, config.checkpoint.interval_steps):
                     self.save(f"step_{trainer.updates:09d}")
-                    self.run_dir.prune(config.checkpoint.keep)
+                    if trainer.ranks.first:
+                        self.run_dir.prune(config.checkpoint.keep)
                 if stop.requested:
                     break
         return trainer.updates >= config.total_steps
@@ -104,6 +122,8 @@ class FinetuneLoop:
             return
         folder = self.save(CANDIDATE)
         found = self.evaluate(folder)
+        if not self.trainer.ranks.first:
+            return
         success, loss = found.get("eval/success", 0.0), found.get("eval/loss")
         best = self.state.best_loss
         tied = success == self.state.best_success
@@ -137,8 +157,10 @@ class FinetuneLoop:
         return {**found, "eval/success": float(np.mean(list(rates.values())))}
 
     def finish(self, started: float) -> dict[str, Any]:
-        """The final checkpoint, and what is left of the run in figures."""
+        """The final checkpoint, and what is left of the run in figures; the first rank has them."""
         final = self.save("final")
+        if not self.trainer.ranks.first:
+            return {}
         best = self.run_dir.checkpoints / "best"
         chosen = best if best.exists() else final
         start = self.state.start or {}
@@ -165,7 +187,10 @@ class FinetuneLoop:
     # --- files -----------------------------------------------------------------------------------
 
     def save(self, name: str) -> pathlib.Path:
-        """A checkpoint in both forms."""
+        """A checkpoint in both forms; all ranks give their parts, the first one writes."""
+        if not self.trainer.ranks.first:
+            self._write(os.devnull)
+            return self.run_dir.checkpoints / name
         path = self.run_dir.save_checkpoint(self._write, name, asdict(self.state))
         self.logger.info("checkpoint %s at %d updates", path, self.trainer.updates)
         return path
@@ -173,8 +198,11 @@ class FinetuneLoop:
     def _write(self, folder: str) -> None:
         path, trainer = pathlib.Path(folder), self.trainer
         trainer.save(path / COMPONENTS)
+        average = trainer.average_state()
+        if not trainer.ranks.first:
+            return
         about = {**self.provenance, "updates": trainer.updates}
-        write_policy_folder(trainer.trainee, trainer.average_state(), path / POLICY_FOLDER, about)
+        write_policy_folder(trainer.trainee, average, path / POLICY_FOLDER, about)
         progress = {"env_steps": trainer.updates, MARK: True}
         (path / PROGRESS_FILE).write_text(json.dumps(progress))
         write_manifest(path)
@@ -185,22 +213,26 @@ class FinetuneLoop:
         Raises:
             CheckpointError: none of them is.
         """
+        ranks = self.trainer.ranks
         failures: list[CheckpointError] = []
-        for path in self.run_dir.find_checkpoints():
+        for path in ranks.share(self.run_dir.find_checkpoints()):
             try:
-                check_manifest(path)
+                if damage := ranks.share(damage_of(path) if ranks.first else None):
+                    raise damage
                 self.trainer.load(path / COMPONENTS)
                 self.state = loop_state(path, FinetuneState)
             except CheckpointError as error:
                 self.logger.warning("%s", error)
                 failures.append(error)
                 continue
-            self.run_dir.go_on_from(path)
-            self._go_back(self.trainer.updates)
+            if ranks.first:
+                self.run_dir.go_on_from(path)
+                self._go_back(self.trainer.updates)
             return
         if failures:
             raise failures[0]
-        self._go_back(-1)
+        if ranks.first:
+            self._go_back(-1)
 
     def _go_back(self, updates: int) -> None:
         self.run_dir.journal.restore(updates)
@@ -208,7 +240,9 @@ class FinetuneLoop:
             self.tracker.restored(max(0, updates))
 
     def record(self, row: dict[str, float]) -> None:
-        """One row of the journal, for log and MLflow too."""
+        """One row of the journal, for log and MLflow too; the first rank's."""
+        if not self.trainer.ranks.first:
+            return
         updates = self.trainer.updates
         wall_s = round(self.state.train_wall_s, 2)
         written = self.run_dir.journal.append(
@@ -217,3 +251,12 @@ class FinetuneLoop:
         self.logger.info(log_line(written))
         if self.tracker is not None:
             self.tracker.send_row(written)
+
+
+def damage_of(checkpoint: pathlib.Path) -> CheckpointError | None:
+    """What is wrong with the files of a checkpoint."""
+    try:
+        check_manifest(checkpoint)
+    except CheckpointError as error:
+        return error
+    return None

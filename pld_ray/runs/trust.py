@@ -15,9 +15,10 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import ConfigError
 
 if TYPE_CHECKING:
+    from pld_ray.config import TrainConfig
     from pld_ray.config.finetune import FinetuneConfig
 
 OWN_PACKAGES = ("envs.", "pld_ray.")
@@ -31,8 +32,6 @@ def code_settings(config: TrainConfig | FinetuneConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if env.entry_point is not None and not env.entry_point.startswith(OWN_PACKAGES):
         settings |= {"env.entry_point": env.entry_point, "env.kwargs": env.kwargs}
-    if not isinstance(config, TrainConfig):  # a run without Ray
-        return settings
     placement = config.placement
     if placement.env_vars:
         settings["placement.env_vars"] = placement.env_vars

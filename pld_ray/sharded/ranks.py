@@ -57,9 +57,13 @@ class Ranks:
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
 
-    def agree(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
-        return self.sum([float(flag)])[0] > 0
+    def share[T](self, value: T) -> T:
+        """The first rank's value."""
+        if self.number == 1:
+            return value
+        shared = [value]
+        dist.broadcast_object_list(shared, src=0)
+        return shared[0]
 
 
 ALONE = Ranks()

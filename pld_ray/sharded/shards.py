@@ -46,9 +46,8 @@ class Sharding:
     def shard(self, policy: nn.Module, policy_type: str) -> None:
         """In place: each large parameter becomes a DTensor of which this rank holds a part."""
         whole = {p for p in policy.parameters() if stays_whole(p, self.settings)}
-        for name, module in policy.named_modules():
-            if any(matches(name, pattern) for pattern in UNITS.get(policy_type, ())):
-                self._shard(module, whole)
+        for unit in units(policy, UNITS.get(policy_type, ())):
+            self._shard(unit, whole)
         self._shard(policy, whole)
 
     def _shard(self, module: nn.Module, whole: set[nn.Parameter]) -> None:
@@ -70,6 +69,16 @@ def make_mesh(number: int, replicas: int, device: str) -> DeviceMesh:
         return init_device_mesh(device, (number,), mesh_dim_names=("shard",))
     shape = (replicas, number // replicas)
     return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def units(policy: nn.Module, patterns: tuple[str, ...]) -> list[nn.Module]:
+    """The outermost modules whose names have one of these forms."""
+    found: dict[str, nn.Module] = {}
+    for name, module in policy.named_modules():  # parents first
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if not inside and any(matches(name, pattern) for pattern in patterns):
+            found[name] = module
+    return list(found.values())
 
 
 def matches(name: str, pattern: str) -> bool:

@@ -131,6 +131,15 @@ JOB = closed(
     rayClusterSpec=CLUSTER,
 )
 
+SELECTING_JOB = closed(
+    "entrypoint clusterSelector",
+    entrypoint=TEXT,
+    clusterSelector=closed("ray.io/cluster", **{"ray.io/cluster": TEXT}),
+    submissionMode={"enum": ["K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"]},
+    submitterConfig=closed(backoffLimit=WHOLE),
+)
+"""A job on a cluster that stays; it is not shut down with the job."""
+
 
 @pytest.fixture(scope="module")
 def manifests(root) -> dict[str, dict]:
@@ -149,7 +158,12 @@ def groups(cluster) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "schema"), [("raycluster", "RayCluster", CLUSTER), ("rayjob", "RayJob", JOB)]
+    ("name", "kind", "schema"),
+    [
+        ("raycluster", "RayCluster", CLUSTER),
+        ("rayjob", "RayJob", JOB),
+        ("rayjob_finetune", "RayJob", SELECTING_JOB),
+    ],
 )
 def test_a_manifest_has_the_fields_of_its_kind_and_no_others(manifests, name, kind, schema):
     manifest = manifests[name]
@@ -159,6 +173,27 @@ def test_a_manifest_has_the_fields_of_its_kind_and_no_others(manifests, name, ki
 
 def test_the_jobs_cluster_is_the_cluster(manifests, cluster):
     assert manifests["rayjob"]["spec"]["rayClusterSpec"] == cluster
+
+
+def test_the_cluster_can_hold_the_learners_of_the_fine_tuning_job(manifests, groups, capsys):
+    from pld_ray.cli import main
+
+    job = manifests["rayjob_finetune"]["spec"]
+    name = manifests["raycluster"]["metadata"]["name"]
+    assert job["clusterSelector"] == {"ray.io/cluster": name}
+    program, *command = shlex.split(job["entrypoint"])
+    assert program == "pld-ray"
+    assert main([*command, "--print_config"]) == 0
+    config = yaml.safe_load(capsys.readouterr().out)
+    learners = config["learners"]
+    assert learners["num_learners"] <= groups["learning"]["maxReplicas"]
+    assert learners["num_gpus_per_learner"] == 1
+    assert config["placement"] | {"env_vars": {}} == {
+        "learner": {"learning": 1.0},
+        "env_vars": {},
+        "working_dir": None,
+        "check": False,
+    }
 
 
 def test_the_operator_is_told_the_version_of_ray_that_the_image_has(root, cluster):

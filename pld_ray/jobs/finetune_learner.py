@@ -1,0 +1,142 @@
+"""One process that fine-tunes: alone, or one of several that train together."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.data.demonstrations import identity_of
+from pld_ray.data.training_windows import Episode, TrainingWindows, find_episodes, hold_out
+from pld_ray.evaluation.policy_player import PolicyPlayer
+from pld_ray.jobs.finetune_loop import FinetuneLoop, Stop
+from pld_ray.jobs.open_tracker import open_tracker
+from pld_ray.policies.checkpoint import PolicyCheckpoint
+from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.status import failure_reason
+from pld_ray.sharded.ranks import ALONE, Ranks
+from pld_ray.sharded.shards import Sharding
+from pld_ray.sharded.trainee import device_of, load_trainee, needed_by, open_trainee
+from pld_ray.sharded.trainer import Trainer
+from pld_ray.tracking.logfile import setup_logging
+from pld_ray.tracking.tags import version
+
+Advance = Callable[[int], None]
+
+
+class Inputs(NamedTuple):
+    """What a run learns from: the policy's folder, and the episodes, learnt from or held out."""
+
+    checkpoint: PolicyCheckpoint
+    episodes: list[Episode]
+
+
+def find_inputs(config: FinetuneConfig) -> Inputs:
+    """Open policy and datasets; no weight is read.
+
+    Raises:
+        ConfigError, ValueError, OSError: one cannot be used.
+    """
+    checkpoint = open_trainee(config)
+    needed = needed_by(checkpoint, config.policy.rename_map)
+    return Inputs(checkpoint, find_episodes(config.dataset, needed, config.episodes == "successes"))
+
+
+def played_tasks(config: FinetuneConfig) -> list[str]:
+    """Tasks that are played while the policy learns."""
+    if config.evaluation.validation_states == 0:
+        return []
+    return config.evaluation.tasks or [config.env.task]
+
+
+def learn(
+    config: FinetuneConfig,
+    run: RunDir,
+    resumes: bool,
+    inputs: Inputs,
+    on_samples: Advance,
+    stop: Stop,
+    ranks: Ranks = ALONE,
+) -> dict[str, Any]:
+    """Train to the end, or until it is stopped.
+
+    Args:
+        config: of the run.
+        run: its folder, which is this process's or its driver's.
+        resumes: from the newest checkpoint, or the run begins.
+        inputs: see `find_inputs`.
+        on_samples: is told the windows of each update.
+        stop: asked after each update; all ranks get the same answer.
+        ranks: this process among those that train together. The first one records, plays, logs
+            and writes.
+
+    Returns:
+        The content of `summary.json`, without `policy` where it was stopped; the first rank's.
+    """
+    started = time.time()
+    logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
+    tracker = open_tracker(config, run, kind="finetune") if ranks.first else None
+    player = None
+    status = "FAILED"
+    try:
+        trainee = load_trainee(config)
+        train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
+        windows = TrainingWindows(train, trainee.needed, config.dataset_weights, config.seed)
+        held_windows = TrainingWindows(held, trainee.needed) if held else None
+        if ranks.first and (tasks := played_tasks(config)):
+            player = PolicyPlayer(config.env, tasks)
+        several = ranks.number > 1
+        sharding = Sharding(ranks, config.learners, device_of(config)) if several else None
+        trainer = Trainer(
+            trainee, config.algorithm, config.total_steps, config.seed, ranks, sharding
+        )
+        loop = FinetuneLoop(
+            config, run, trainer, windows, held_windows, player, tracker, logger,
+            provenance(config, *inputs),
+        )  # fmt: skip
+        if resumes:
+            loop.restore()
+        elif ranks.first:
+            run.create(config)
+        if loop.run(on_samples, stop):
+            summary = loop.finish(started)
+            status = "FINISHED"
+        else:
+            saved = loop.save("interrupted")
+            summary = {"updates": trainer.updates, "checkpoint": str(saved)}
+            status = "KILLED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    except Exception as error:
+        logger.exception("the run failed")
+        if tracker is not None:
+            tracker.set_tag("failure", failure_reason(error))
+        raise
+    finally:
+        if tracker is not None:
+            tracker.finish(status)
+        if player is not None:
+            player.close()
+    return summary
+
+
+def provenance(
+    config: FinetuneConfig, checkpoint: PolicyCheckpoint, episodes: list[Episode]
+) -> dict[str, Any]:
+    """What the policy is made from, kept beside it."""
+    datasets = {str(e.dataset.root.resolve()): e.dataset for e in episodes}
+    return {
+        "base_policy": {
+            "path": str(checkpoint.directory),
+            "fingerprint": checkpoint.fingerprint(),
+        },
+        "datasets": [
+            {"path": path, "identity": identity_of(dataset)} for path, dataset in datasets.items()
+        ],
+        "episodes": len(episodes),
+        "seed": config.seed,
+        "pld_ray": version(),
+    }

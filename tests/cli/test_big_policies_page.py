@@ -1,0 +1,41 @@
+"""The commands of docs/big_policies.md are read as they stand there."""
+
+import pathlib
+import re
+import shlex
+import subprocess
+
+import pytest
+import yaml
+
+from pld_ray.cli import main
+
+PAGE = (pathlib.Path(__file__).parents[2] / "docs/big_policies.md").read_text()
+COMMANDS = [shlex.split(line)[1:] for line in PAGE.splitlines() if line.startswith("pld-ray ")]
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def configured(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict:
+    assert main([*command, "--print_config"]) == 0
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_each_command_is_one_that_we_have(command, capsys):
+    config = configured(command, capsys)
+    assert config["dataset"] == ["datasets/base"]
+    assert config["learners"]["num_learners"] > 1
+
+
+def test_ray_knows_the_options_of_the_job_and_we_know_its_command(capsys):
+    from ray.dashboard.modules.job.cli import submit
+
+    for block in BLOCKS:
+        assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0
+    lines = [re.sub(r"\\\n\s*", " ", block) for block in BLOCKS]
+    (words,) = (shlex.split(line) for line in lines if line.startswith("ray job submit"))
+    job = submit.make_context("submit", words[3:]).params
+    assert (job["working_dir"], job["runtime_env_json"]) == (".", "$COMMIT")
+    config = configured(list(job["entrypoint"])[1:], capsys)
+    assert config["placement"]["learner"] == {"learning": 0.5}
+    assert config["output_dir"] == "$SHARED/runs/finetune"

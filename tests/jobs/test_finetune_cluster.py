@@ -1,0 +1,75 @@
+"""Learners under Ray Train: one of them killed, the same weights; refused in a sentence."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import threading
+import time
+
+import psutil
+import pytest
+from policy_fixtures import save_act
+from several_ranks import difference
+from sharded_data import write_dataset
+
+from pld_ray.config import ConfigError
+from pld_ray.config.file import load_config
+from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.jobs.finetune import check_finetune, finetune
+
+SMALL = [
+    *("--algorithm.batch_size=8", "--total_steps=40", "--evaluation.interval_steps=0"),
+    *(
+        "--algorithm.learning_rate=1e-5",
+        "--checkpoint.interval_steps=5",
+        "--tracking.enabled=false",
+    ),
+]
+LEARNERS = ["--learners.num_learners=2", "--learners.whole_parameter_mb=0.001"]
+
+
+@pytest.fixture
+def given(tmp_path):
+    save_act(tmp_path / "act")
+    write_dataset(tmp_path / "data", (12, 3, 9, 20, 7))
+    return [f"--dataset=[{tmp_path / 'data'}]", f"--policy.path={tmp_path / 'act'}"]
+
+
+def configured(given: list[str], folder: pathlib.Path, *flags: str) -> FinetuneConfig:
+    return load_config(FinetuneConfig, [*given, *SMALL, *flags, f"--output_dir={folder}"])
+
+
+def kill_a_learner(run: pathlib.Path) -> None:
+    """SIGKILL for one of them when the run has its first checkpoint."""
+    while not list(run.glob("checkpoints/step_*")):  # written by another process
+        time.sleep(0.02)
+    mine = psutil.Process(os.getpid()).children(recursive=True)
+    learners = [process for process in mine if "RayTrainWorker" in process.name()]
+    learners = learners or [p for p in mine if "RayTrainWorker" in " ".join(p.cmdline())]
+    learners[-1].kill()
+
+
+def test_a_learner_that_is_killed_changes_nothing_in_the_end(given, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    alone = finetune(configured(given, one, "--algorithm.accumulation=2"))
+    killer = threading.Thread(target=kill_a_learner, args=(two,), daemon=True)
+    killer.start()
+    told = []
+    together = finetune(configured(given, two, *LEARNERS), on_samples=told.append)
+    killer.join(timeout=1)
+    assert not killer.is_alive()
+    assert (two / "metrics.restarts.jsonl").exists()
+    assert together["updates"] == alone["updates"] == 40
+    assert together["validation_loss"] == pytest.approx(alone["validation_loss"], rel=1e-5)
+    ends = [run / "checkpoints/final/components" for run in (one, two)]
+    assert difference(*ends) <= 1e-6
+    assert not list(two.glob(".*"))
+    assert sum(told) > 0
+
+
+def test_more_learners_than_gpus_are_refused_before_ray_starts(given, tmp_path):
+    config = configured(given, tmp_path / "r", *LEARNERS, "--learners.num_gpus_per_learner=64")
+    with pytest.raises(ConfigError, match=r"2 learners with .*=64 need more GPUs than the"):
+        check_finetune(config)
+    assert not (tmp_path / "r").exists()

@@ -1,0 +1,46 @@
+"""Two processes against one: the same updates, a part of the parameters each, the same files."""
+
+import json
+
+import pytest
+from several_ranks import FIGURES, PARAMS, difference, train_in_all_ways
+
+from pld_ray.config import ConfigError
+from pld_ray.config.finetune import FinetuneConfig, LearnersConfig
+from pld_ray.sharded.ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return train_in_all_ways(tmp_path_factory.mktemp("ranks"))
+
+
+def test_two_ranks_are_one_process_with_twice_the_micro_batches(folder):
+    assert difference(folder / "one", folder / "two") <= 1e-6
+    assert difference(folder / "two-first", folder / "two") > 1e-5  # something was learnt
+    one, two = (json.loads((folder / name / FIGURES).read_text()) for name in ("one", "two"))
+    assert two.pop("share") <= 0.6
+    assert one.pop("share") == 1.0
+    assert two == pytest.approx(one, rel=1e-5)
+
+
+def test_any_number_of_ranks_goes_on_from_the_components_of_another(folder):
+    assert difference(folder / "two", folder / "two-last") <= 1e-6
+
+
+def test_micro_batches_are_dealt_and_all_ranks_do_as_many():
+    assert [Ranks(r, 2).turns(4) for r in (0, 1)] == [[0, 2], [1, 3]]
+    dealt = [Ranks(r, 3).turns(4) for r in range(3)]
+    assert dealt == [[0, 3], [1, 4], [2, 5]]  # 4 and 5 count for nothing
+    assert Ranks().turns(3) == [0, 1, 2]
+
+
+def test_what_does_not_fit_the_learners_is_refused_in_a_sentence():
+    def refused(message, params=PARAMS, **settings):
+        config = FinetuneConfig(algorithm=params, learners=LearnersConfig(**settings))
+        with pytest.raises(ConfigError, match=message):
+            config.validate()
+
+    refused(r"multiple of algorithm.accumulation=2 times .*=5, such as 30", num_learners=5)
+    refused("must divide learners.num_learners=4", num_learners=4, replicas=3)
+    refused("must be at most learners.num_learners=2", num_learners=2, min_learners=3)
