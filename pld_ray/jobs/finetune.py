@@ -11,6 +11,7 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.finetune_cluster import check_gpus, finetune_on_cluster
 from pld_ray.jobs.finetune_learner import Advance, Inputs, find_inputs, learn, played_tasks
+from pld_ray.jobs.finetune_loop import COMPONENTS
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.options import check_paths
 from pld_ray.rollout.factory import env_maker
@@ -18,6 +19,8 @@ from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import check_trusted, remember
+from pld_ray.sharded.policy_folder import check_same_architecture
+from pld_ray.sharded.trainer import POLICY
 from pld_ray.tracking.logfile import close_logging
 
 
@@ -49,6 +52,8 @@ def finetune(
     else:
         check_trusted(config, run.path / CONFIG_FILE, trust)
     inputs = check_finetune(config)
+    if newest := run.latest_checkpoint():
+        check_same_architecture(inputs.checkpoint, newest / COMPONENTS / POLICY)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.work():

@@ -8,10 +8,12 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from pld_ray.config import ConfigError
 from pld_ray.files.tensors import save_tensors
-from pld_ray.policies.checkpoint import CONFIG, WEIGHTS
+from pld_ray.policies.checkpoint import CONFIG, WEIGHTS, PolicyCheckpoint
 from pld_ray.sharded.trainee import Trainee
 
 PROVENANCE_FILE = "PROVENANCE.json"
@@ -36,3 +38,33 @@ def write_policy_folder(
     kept = {name: state[name].detach().clone().contiguous() for name in trainee.stored}
     save_tensors(kept, folder / WEIGHTS)
     (folder / PROVENANCE_FILE).write_text(json.dumps(dict(provenance), indent=2) + "\n")
+
+
+def check_same_architecture(checkpoint: PolicyCheckpoint, trained: pathlib.Path) -> None:
+    """Refuse to go on with weights of another policy; the headers of the files are read alone.
+
+    Args:
+        checkpoint: the policy that a run names.
+        trained: weights of a checkpoint of the run; a damaged file is found when it is read.
+
+    Raises:
+        ConfigError: a tensor has another shape.
+    """
+    ours = shapes_of(trained)
+    for file in checkpoint.weights:
+        for name, shape in shapes_of(file).items():
+            if ours.get(name, shape) != shape:
+                raise ConfigError(
+                    f"{trained} is of another architecture than {file}: {name} has shape "
+                    f"{ours[name]} there and {shape} here; put the policy back that the run was "
+                    "started from"
+                )
+
+
+def shapes_of(file: pathlib.Path) -> dict[str, list[int]]:
+    """Shape of each tensor; none for a file that cannot be read."""
+    try:
+        with safe_open(file, "pt") as tensors:
+            return {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return {}

@@ -164,7 +164,8 @@ class Trainer:
         Raises:
             OSError: the disk is full or cannot be written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        if self.ranks.first:
+            folder.mkdir(parents=True, exist_ok=True)
         self._write(get_model_state_dict(self.policy, options=FULL), folder / POLICY)
         self._write(self.average_state(), folder / AVERAGE)
         optimizer: Any = get_optimizer_state_dict(self.policy, self.optimizer, options=FULL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import threading
@@ -10,6 +11,7 @@ import time
 import psutil
 import pytest
 from policy_fixtures import save_act
+from safetensors.torch import load_file, save_file
 from several_ranks import difference
 from sharded_data import write_dataset
 
@@ -17,6 +19,7 @@ from pld_ray.config import ConfigError
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs.finetune import check_finetune, finetune
+from pld_ray.runs.run_dir import RunDir
 
 SMALL = [
     *("--algorithm.batch_size=8", "--total_steps=40", "--evaluation.interval_steps=0"),
@@ -73,3 +76,17 @@ def test_more_learners_than_gpus_are_refused_before_ray_starts(given, tmp_path):
     with pytest.raises(ConfigError, match=r"2 learners with .*=64 need more GPUs than the"):
         check_finetune(config)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_checkpoint_of_another_architecture_is_refused_before_anything_starts(given, tmp_path):
+    run = tmp_path / "run"
+    finetune(configured(given, run, "--total_steps=1"))
+    policy = json.loads((tmp_path / "act/config.json").read_text())
+    (tmp_path / "act/config.json").write_text(json.dumps({**policy, "dim_feedforward": 64}))
+    weights = load_file(tmp_path / "act/model.safetensors")
+    name = "model.encoder.layers.0.linear1.weight"
+    save_file({**weights, name: weights[name][:64].clone()}, tmp_path / "act/model.safetensors")
+    with pytest.raises(
+        ConfigError, match=rf"another architecture .*: {name} has shape \[128, 64\]"
+    ):
+        finetune(RunDir(run).load_config(FinetuneConfig), run)
