@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -80,7 +81,7 @@ def test_more_learners_than_gpus_are_refused_before_ray_starts(given, tmp_path):
 
 def test_a_checkpoint_of_another_architecture_is_refused_before_anything_starts(given, tmp_path):
     run = tmp_path / "run"
-    finetune(configured(given, run, "--total_steps=1"))
+    finetune(dataclasses.replace(configured(given, run), total_steps=1))
     policy = json.loads((tmp_path / "act/config.json").read_text())
     (tmp_path / "act/config.json").write_text(json.dumps({**policy, "dim_feedforward": 64}))
     weights = load_file(tmp_path / "act/model.safetensors")
