@@ -6,6 +6,9 @@
 - `stepping_overhead_ms` <= 0.1: time that asking a person adds to one step of an environment, with
   hands off. A `ScriptedPerson` at a `PointEnv` and nobody take turns in one process, so that a busy
   neighbour slows down both; the median over the blocks.
+- `late_step_share` <= 0.01: of an environment in a process of its own at 20 Hz, whose steps take
+  5 ms, the steps that began late while a learner updated beside it without a pause, on the same
+  machine; `late_learner_updates_per_s` says how busy it was. Neighbours on the machine count too.
 - of two finished runs of `pld-ray train`, one with a person and one without:
   `intervention_share_first` and `intervention_share_last` (of the first and last tenth of the steps
   after the collection), and `steps_to_90_ratio` <= 0.6: environment steps until the validation
@@ -22,17 +25,20 @@ import time
 from typing import Any
 
 import numpy as np
+import ray
 
 from envs.point import PointEnv
 from pld_ray.config import InterventionConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.policies import NoBasePolicy
+from pld_ray.rllib import ResidualSACConfig
 from pld_ray.rollout.messages import SampleRequest
 from pld_ray.rollout.scripted_person import ScriptedPerson, make_helper
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
 REACHED = 0.9
+CONTROL_HZ = 20.0
 OVERHEAD_MS = 0.1
 
 
@@ -81,6 +87,48 @@ def stepping_overhead(blocks: int, steps: int, seed: int = 0) -> float:
     return round(statistics.median(added[1:]), 4)
 
 
+def late_steps(seconds: float) -> dict[str, float]:
+    """Late steps at `CONTROL_HZ` beside a learner that always has updates to make."""
+    config = (
+        ResidualSACConfig()
+        .environment(env_config={"entry_point": "envs.point:PointEnv", "kwargs": {"step_s": 0.005}})
+        .base_policy(type="none")
+        .env_runners(num_env_runners=1)
+        .training(
+            offline_episodes=0,
+            warmup_steps=200,
+            warmup_actions="random",
+            use_probing=False,
+            compose_base=False,
+            actor_delay_updates=0,
+            utd=50,
+            sampling="asynchronous",
+            control_hz=CONTROL_HZ,
+        )
+        .debugging(log_level="ERROR")
+    )
+    config.min_sample_timesteps_per_iteration = 20
+    ray.init("local", include_dashboard=False, log_to_driver=False, logging_level="error")
+    algorithm = config.build_algo()
+    try:
+        while not algorithm.updates:
+            algorithm.train()
+        progress, began = algorithm.progress, time.monotonic()
+        before = progress.control_steps, progress.late_steps, progress.updates
+        while time.monotonic() - began < seconds:
+            algorithm.train()
+        took = time.monotonic() - began
+        steps = progress.control_steps - before[0]
+        return {
+            "late_step_share": round((progress.late_steps - before[1]) / steps, 4),
+            "late_steps_of": steps,
+            "late_learner_updates_per_s": round((progress.updates - before[2]) / took, 1),
+        }
+    finally:
+        algorithm.stop()
+        ray.shutdown()
+
+
 def rows_of(run: pathlib.Path) -> list[dict[str, Any]]:
     """The metrics of a run."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
@@ -111,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of steps at the control rate")
     parser.add_argument("--helped", type=pathlib.Path, help="run with a person")
     parser.add_argument("--alone", type=pathlib.Path, help="the same run without")
     parser.add_argument("--json", action="store_true")
@@ -118,6 +167,7 @@ def main() -> None:
     measured: dict[str, Any] = {
         "stepping_overhead_ms": stepping_overhead(arguments.blocks, arguments.steps)
     }
+    measured |= late_steps(arguments.seconds)
     if arguments.helped and arguments.alone:
         measured |= compare(arguments.helped, arguments.alone)
     if arguments.json:

@@ -173,7 +173,7 @@ def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -
 # --- flags ----------------------------------------------------------------------------------------
 
 
-REPEATABLE = ("demo_path",)
+REPEATABLE = ("demo_path", "dataset")
 """Lists of texts whose items may each be given with a flag of its own."""
 
 

@@ -51,6 +51,20 @@ class EnvConfig:
     fast_step: bool = option(
         True, "One forward dynamics per physics substep instead of three, with identical results."
     )
+    control_hz: float | None = option(
+        None,
+        "Control rate: each step of the environment takes at least 1/control_hz; steps that begin "
+        "late are counted. None steps as fast as it can.",
+        within="(0, 1000]",
+        unit="Hz",
+    )
+    reward_classifier: str | None = option(
+        None,
+        "Folder of `pld-ray classifier train`: its verdict on the cameras is the reward and ends "
+        "training episodes; evaluations keep the environment's own. Experimental: no policy was "
+        "learnt from it to the end.",
+        path="folder",
+    )
     entry_point: str | None = option(
         None,
         "Another gymnasium environment, as `module:class`, in place of LIBERO; `suite` and "
@@ -61,8 +75,13 @@ class EnvConfig:
     def settings(self) -> dict[str, Any]:
         """The environment's part of RLlib's `env_config`, see `create_vector_env`."""
         fields = dataclasses.asdict(self)
+        del fields["control_hz"]  # of whoever steps it
+        judged = (
+            {} if self.reward_classifier is None else {"reward_classifier": self.reward_classifier}
+        )
+        del fields["reward_classifier"]
         own = {"entry_point": fields.pop("entry_point"), "kwargs": fields.pop("kwargs")}
-        return fields if own["entry_point"] is None else own
+        return {**(fields if own["entry_point"] is None else own), **judged}
 
 
 @dataclass
@@ -307,6 +326,13 @@ class PlacementConfig:
     )
     check: bool = option(
         True, "Refuse a run that cannot be placed on the nodes that are there now."
+    )
+    wait_s: float = option(
+        0.0,
+        "Seconds for which a start waits for nodes that are not there yet, such as one of "
+        "`pld-ray actor`, before it refuses.",
+        within="[0, 1e6]",
+        unit="s",
     )
 
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from pld_ray.config.groups import RunnersConfig
 
 ATTENDED = ("keyboard", "keyboard_ee", "gamepad")
-"""Devices that a person holds: they are one environment's, in the process of the command."""
+"""Devices that a person holds: they are one environment's, in the process of the command or at the
+only runner, on a machine of its own (`pld-ray actor`)."""
 
 
 @dataclass
@@ -56,7 +57,8 @@ class InterventionConfig:
     # --- a device in a person's hand -------------------------------------------------------------
     hz: float = option(
         20.0,
-        "Steps per second at most while a person holds a device: a simulator would run away.",
+        "Steps per second at most while a person holds a device, unless `env.control_hz` says it: "
+        "a simulator would run away.",
         within="(0, 1000]",
         unit="Hz",
     )
@@ -78,8 +80,20 @@ class InterventionConfig:
         distinct=True,
     )
 
-    def check(self, runners: RunnersConfig) -> None:
+    def rate(self, control_hz: float | None) -> float | None:
+        """Steps per second of the environment; None is as fast as it can.
+
+        Args:
+            control_hz: of `EnvConfig`.
+        """
+        return self.hz if control_hz is None and self.device in ATTENDED else control_hz
+
+    def check(self, runners: RunnersConfig, elsewhere: bool) -> None:
         """Refuse runners in which the device could not be asked.
+
+        Args:
+            runners: of the run.
+            elsewhere: they are placed by custom resources, on machines of their own.
 
         Raises:
             ValueError: naming the setting.
@@ -91,8 +105,10 @@ class InterventionConfig:
             )
         if self.device not in ATTENDED:
             return
-        if runners.num_env_runners != 0 or runners.num_envs_per_env_runner != 1:
+        most = 1 if elsewhere else 0
+        if runners.num_env_runners > most or runners.num_envs_per_env_runner != 1:
             raise ValueError(
                 f"intervention.device={self.device} is one person at one environment of this "
-                "process: set runners.num_env_runners=0 and runners.num_envs_per_env_runner=1"
+                "process: set runners.num_env_runners=0 and runners.num_envs_per_env_runner=1, or "
+                "with pld-ray actor runners.num_env_runners=1 and placement.env_runner"
             )

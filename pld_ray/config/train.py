@@ -108,15 +108,31 @@ class TrainConfig:
     ray_address: str | None = option(
         None, "A running Ray cluster (`auto`, `host:port`); None starts a local one."
     )
+    ray_port: int | None = option(
+        None,
+        "Port at which `pld-ray actor` joins the Ray that this command starts; it then leaves the "
+        "custom resources of `placement.env_runner` to those who join. None is a port that nobody "
+        "knows.",
+        within="[1024, 65535]",
+    )
 
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
         check_declared(self)
         try:
             self.algorithm.validate()
-            self.intervention.check(self.runners)
+            self.intervention.check(self.runners, bool(self.placement.env_runner))
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        if self.ray_port is not None and self.ray_address is not None:
+            raise ConfigError(
+                "ray_port is of the Ray that this command starts, and ray_address names one that "
+                "runs: remove one of them"
+            )
+        if self.env.control_hz is not None and self.runners.num_envs_per_env_runner != 1:
+            raise ConfigError(
+                "env.control_hz is the rate of one robot: set runners.num_envs_per_env_runner=1"
+            )
         if self.env.kwargs and self.env.entry_point is None:
             raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
         if self.norm_stats is not None and not self.algorithm.normalize_observations:

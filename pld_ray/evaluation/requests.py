@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -12,6 +13,7 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.rollout.messages import PublishedWeights, without_failures
 
+log = logging.getLogger("pld_ray")
 _numbers = itertools.count()
 POLL_S = 1.0
 SHARES_PER_RUNNER = 2  # smaller shares even out episodes of different length
@@ -45,6 +47,8 @@ class Evaluation:
         group: the runners.
         init_state_ids: ids of stored init states of the task.
         contestants: name -> who plays.
+        restore: called again and again while no runner is alive, to look for one that has come
+            back; None gives up.
     """
 
     def __init__(
@@ -52,10 +56,13 @@ class Evaluation:
         group: EnvRunnerGroup,
         init_state_ids: list[int],
         contestants: Mapping[str, Contestant],
+        restore: Callable[[], None] | None = None,
     ) -> None:
         self.group = group
         self.init_state_ids = list(init_state_ids)
         self.contestants = dict(contestants)
+        self._restore = restore
+        self._waits = False
         self._tag = f"evaluate_{next(_numbers)}"
         self._played: dict[str, dict[int, EpisodeResult]] = {name: {} for name in contestants}
         self._assigned: dict[int, tuple[str, list[int]]] = {}
@@ -66,7 +73,7 @@ class Evaluation:
         """Take what is finished and deal the rest; the results when all are there.
 
         Raises:
-            RuntimeError: no runner is left.
+            RuntimeError: no runner is left, and nobody looks for one.
             EnvRunnerError: an environment or the base policy cannot go on.
         """
         if self.group.num_remote_env_runners() == 0:
@@ -94,13 +101,24 @@ class Evaluation:
             pass
         return results
 
+    def _healthy(self) -> list[int]:
+        """Runners that can play; none while the evaluation waits for one."""
+        healthy: list[int] = self.group.healthy_env_runner_ids()
+        if not healthy and self._restore is None:
+            raise RuntimeError("evaluation: no env runner is alive; see the runners' log")
+        if not healthy and not self._waits:
+            log.warning("no env runner is left to evaluate: waiting until one comes back")
+        self._waits = not healthy
+        if not healthy and self._restore is not None:
+            self._restore()
+            healthy = self.group.healthy_env_runner_ids()
+        return healthy
+
     def _missing(self, name: str) -> list[int]:
         return [i for i in dict.fromkeys(self.init_state_ids) if i not in self._played[name]]
 
     def _deal(self) -> None:
-        healthy = self.group.healthy_env_runner_ids()
-        if not healthy:
-            raise RuntimeError("evaluation: no env runner is alive; see the runners' log")
+        healthy = self._healthy()
         self._assigned = {r: share for r, share in self._assigned.items() if r in healthy}
         for name, contestant in self.contestants.items():
             taken = {i for other, ids in self._assigned.values() if other == name for i in ids}

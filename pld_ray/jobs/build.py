@@ -34,11 +34,13 @@ from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.jobs.cluster import quiet_ray
 from pld_ray.jobs.recording import frames_per_second
+from pld_ray.networks.reward_classifier import load_classifier
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.rollout.classifier_reward import ClassifierReward
 from pld_ray.rollout.entry_point import make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
 from pld_ray.rollout.make_intervenor import check_intervention
@@ -105,7 +107,8 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
             Normalizer.of_state(config.norm_stats, wanted)
         if config.dump_interval:
             frames_per_second(config)
-        check_intervention(config.intervention, env)
+        if config.intervention.device == "scripted" or config.runners.num_env_runners == 0:
+            check_intervention(config.intervention, env)  # else the device is where the runner is
         algorithm.check_environment(env, actions)
         needed = config.evaluation.held_states + config.evaluation.validation_states
         if needed > env.num_init_states:
@@ -165,7 +168,9 @@ def open_environment(config: TrainConfig) -> Any:
     """
     if config.env.entry_point is None:
         return env_maker(config.env.settings())()
-    return make_checked(config.env.entry_point, config.env.kwargs)
+    env = make_checked(config.env.entry_point, config.env.kwargs)
+    folder = config.env.reward_classifier
+    return env if folder is None else ClassifierReward(env, load_classifier(folder))
 
 
 def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:

@@ -6,6 +6,12 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
+from pld_ray.tracking.progress import TrainProgress
+
+
+class Stopped(Exception):
+    """A stop was requested while there was nothing to do but wait."""
+
 
 class StopRequest:
     """Turns the first SIGINT / SIGTERM into a flag, so that a run stops between two iterations."""
@@ -27,6 +33,12 @@ class StopRequest:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def check(self, progress: TrainProgress) -> None:
+        """Called while there is no env runner: shows that; raises Stopped if one was requested."""
+        progress.update(phase="waiting for an env runner")
+        if self.requested:
+            raise Stopped
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import time
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from pld_ray.jobs.loop_state import LoopState, loop_state
 from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import flatten_result, pool_figures, record_initialization
 from pld_ray.jobs.start_up import StartUp
-from pld_ray.jobs.stop_request import StopRequest
+from pld_ray.jobs.stop_request import Stopped, StopRequest
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import (
@@ -143,7 +144,8 @@ class TrainingLoop:
         ) as progress:
             self.prepare(progress)
             start.over()
-            with StopRequest() as stop:
+            with StopRequest() as stop, contextlib.suppress(Stopped):
+                algorithm.runners.on_wait = lambda: stop.check(progress)
                 while not self.done and not stop.requested:
                     self.iterate(progress)
         if not stop.requested:
@@ -194,6 +196,7 @@ class TrainingLoop:
             train_success=row.get("train/success_rate"),
             assisted_success=row.get("train/assisted_success_rate"),
             intervention_share=row.get("train/intervention_share"),
+            late_step_share=row.get("train/late_step_share"),
             eval_success=row.get("eval/residual_success"),
         )
         if self.state.checkpoint_due(algorithm.env_steps, self.config.checkpoint.interval_steps):

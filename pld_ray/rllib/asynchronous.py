@@ -75,9 +75,11 @@ class AsynchronousLoop:
         return BACKLOG_ROUNDS * max(config.sample_steps, episodes) * config.utd
 
     def _request(self) -> None:
-        """Fill up every runner's requests, unless the learner is behind."""
+        """Fill up every runner's requests, unless the learner is behind: a robot at its control
+        rate is not held up even then."""
         num_runners = self.runners.num_healthy
-        if self.outstanding > self.backlog_limit(num_runners):
+        is_behind = self.outstanding > self.backlog_limit(num_runners)
+        if is_behind and self.config.control_hz is None:
             return
         request = SampleRequest(
             max(MIN_STEPS, self.config.sample_steps // num_runners),

@@ -30,7 +30,7 @@ RUN_KEYS = (
     *(f"runners.{name}" for name in ("sample_steps", "sampling", "publish_interval")),
     *("runners.max_staleness", "runners.stall_timeout_s"),
     *("offline_cache", "collection_seed", "pretrained_critic", "demo_path", "demo_episodes"),
-    *("norm_stats", "norm_stats_mode"),
+    *("norm_stats", "norm_stats_mode", "env.control_hz"),
 )
 """Keys of a run, beside the learner's parameters, for which RLlib has no setting of its own."""
 
@@ -117,7 +117,7 @@ class OffPolicyConfig(AlgorithmConfig):
     def of_run(cls, run: TrainConfig) -> Self:
         """What the command line trains; a default cache folder is the run's own matter."""
         runners, placement = run.runners, run.placement
-        groups = {"algorithm": run.algorithm, "runners": runners, "": run}
+        groups = {"algorithm": run.algorithm, "runners": runners, "env": run.env, "": run}
         settings = {
             name: getattr(groups[field.key.rpartition(".")[0]], name)
             for name, field in cls.options().items()
@@ -162,7 +162,8 @@ class OffPolicyConfig(AlgorithmConfig):
 
         These are the fields of the algorithm's parameters, and `sample_steps`, `sampling`,
         `publish_interval`, `max_staleness`, `stall_timeout_s` (of `RunnersConfig`),
-        `offline_cache`, `collection_seed` and `pretrained_critic` (of `TrainConfig`). A Tune search
+        `offline_cache`, `collection_seed` and `pretrained_critic` (of `TrainConfig`), `control_hz`
+        (of `EnvConfig`). A Tune search
         space stands in for any value; `validate` checks what it draws.
 
         Raises:

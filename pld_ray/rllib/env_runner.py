@@ -22,6 +22,7 @@ from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
+from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.intervention import Intervenor
 from pld_ray.rollout.make_intervenor import make_intervenor
 from pld_ray.rollout.messages import EpisodeBatch, Failure, PublishedWeights, SampleRequest
@@ -51,11 +52,15 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 
     def make_env(self) -> None:
         super().make_env()
-        self.env = InfosPerEnv(self.env.unwrapped)
+        self.env = InfosPerEnv(self.env.unwrapped, self._make_clock())
         self._streams = None
         self.params = self.config.learner_params()
         if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
             self._rng = np.random.default_rng([self.config.seed or 0, self.worker_index or 0])
+
+    def _make_clock(self) -> ControlClock | None:
+        rate = self.config.intervention.rate(self.config.control_hz)
+        return None if rate is None else ControlClock(rate)
 
     def make_module(self) -> None:
         super().make_module()
@@ -97,7 +102,11 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     # --- training --------------------------------------------------------------------------------
 
     def sample_episodes(self, request: SampleRequest) -> EpisodeBatch:
-        """Step for at least `request.num_steps` environment steps; the episodes that finished."""
+        """Step for at least `request.num_steps` environment steps; the episodes that finished.
+
+        At a control rate an episode is handed over as soon as it ends: a robot that goes loses the
+        open one at most.
+        """
         updates = request.weights_updates
         if request.weights is not None:
             self.take_weights(request.weights)
@@ -106,7 +115,8 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         if self._streams is None:
             observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
             self._streams = self.start_streams(request, observation)
-        while stepped < request.num_steps:
+        clock = self.env.clock
+        while stepped < request.num_steps and not (clock and finished.summaries):
             stepped += self._streams.step(self._step_env, request, updates, finished)
         self._log_rollout(stepped, finished, request.base_only)
         columns, lengths = concatenate_episodes(finished.columns)
@@ -118,6 +128,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             self._streams.oldest_start,
             self._due_metrics(request.metrics_interval_s),
             request.generation,
+            *(clock.take() if clock else (0, 0)),
         )
 
     def sample_to_store(self, request: SampleRequest) -> EpisodeBatch:
@@ -204,8 +215,9 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         if contestant.weights is not None:
             self.take_weights(contestant.weights)
         if self._evaluation_env is None:
-            config = {**self.config.env_config, "num_envs": self.num_envs}
-            self._evaluation_env = InfosPerEnv(factory.make_env(self.config.env, config))
+            config = {**factory.unjudged(self.config.env_config), "num_envs": self.num_envs}
+            made = factory.make_env(self.config.env, config)
+            self._evaluation_env = InfosPerEnv(made, self._make_clock())
         results = self.play(self._evaluation_env, init_state_ids, contestant)
         return [results[i] for i in init_state_ids]
 
@@ -270,7 +282,8 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
         """One init state, base beside base + residual."""
         self.take_weights(weights)
         config = self.config
-        return film_init_state(config.env, config.env_config, init_state_id, self._act)
+        settings = factory.unjudged(config.env_config)
+        return film_init_state(config.env, settings, init_state_id, self._act)
 
     def _act(self, observation: Observation) -> np.ndarray:
         return self._actor.act(observation)[0]

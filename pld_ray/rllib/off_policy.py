@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -65,6 +66,7 @@ class OffPolicy(Algorithm):
         is_asynchronous = config.sampling == "asynchronous"
         self.asynchronous = AsynchronousLoop(config, *parts) if is_asynchronous else None
         self.initialization_rows: list[dict[str, float]] = []
+        self._num_restored = 0
 
     # --- what a subclass says --------------------------------------------------------------------
 
@@ -133,6 +135,11 @@ class OffPolicy(Algorithm):
     # --- one step --------------------------------------------------------------------------------
 
     def training_step(self) -> None:
+        if not self.runners.watch():
+            self.restore_env_runners(self.env_runner_group)
+            in_rounds = self.phase == "online" and self.asynchronous is None
+            if self.phase == "collect" or in_rounds:
+                return  # what is left to do begins with a runner
         if self.phase == "collect":
             if self.collection.step():
                 self.begin_learning()
@@ -142,6 +149,16 @@ class OffPolicy(Algorithm):
             self.asynchronous.step()
         else:
             self.rounds.step()
+
+    def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
+        """RLlib's; and a process that was started again does not repeat its first episodes."""
+        restored: list[int] = super().restore_env_runners(env_runner_group)
+        if restored and env_runner_group is self.env_runner_group:
+            self._num_restored += len(restored)
+            entropy = [self.config.seed or 0, self.env_steps, self._num_restored]
+            (seed,) = np.random.SeedSequence(entropy).generate_state(1)
+            self.runners.restart(int(seed), restored)
+        return restored
 
     def initialize(self) -> None:
         """All that comes before `online`."""
@@ -212,7 +229,12 @@ class OffPolicy(Algorithm):
                 name: replace(c, weights=present) if c.residual and c.weights is None else c
                 for name, c in contestants.items()
             }
-        return Evaluation(group, init_state_ids, contestants)
+
+        def restore() -> None:
+            if not self.restore_env_runners(group):
+                self.runners.on_wait()
+
+        return Evaluation(group, init_state_ids, contestants, restore)
 
     def film(self, init_state_ids: list[int]) -> dict[int, Film]:
         """Init state -> base beside base + residual at the beta in force.

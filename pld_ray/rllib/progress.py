@@ -22,7 +22,10 @@ from pld_ray.runs.layout import PROGRESS_FILE
 
 RECENT = 50  # episodes over which `train/...` metrics are taken
 MIN_TRIAL = 20  # of these, that say how good the residual is
-RECENT_FIELDS = ("success", "length", "probe_steps", "intervention_count", "intervention_steps")
+RECENT_FIELDS = (
+    *("success", "length", "probe_steps", "intervention_count", "intervention_steps"),
+    "true_success",
+)
 REQUIRED = (
     *("phase", "iteration", "env_steps", "updates", "update_debt", "collection_env_steps"),
     "schedule",
@@ -31,6 +34,7 @@ REQUIRED = (
 OPTIONAL = (
     *("episodes", "stored_steps", "collection_stored_steps", "calql_done", "offline_done"),
     *("next_shard", "intervention_steps", "base_episodes", "base_successes"),
+    *("control_steps", "late_steps"),
 )
 """Counters that later releases added."""
 
@@ -57,6 +61,7 @@ class Progress:
         next_shard: the learner that stores the next batch, modulo their number.
         intervention_steps: environment steps in which a person acted.
         base_episodes, base_successes: of the base policy while collecting.
+        control_steps, late_steps: at a control rate, and those after which the next began late.
         recent_episodes: the last 50.
     """
 
@@ -79,6 +84,8 @@ class Progress:
     intervention_steps: int = 0
     base_episodes: int = 0
     base_successes: int = 0
+    control_steps: int = 0
+    late_steps: int = 0
     recent_episodes: list[EpisodeSummary] = field(default_factory=list)
 
     @property
@@ -119,6 +126,8 @@ class Progress:
         self.env_steps += sum(batch.num_env_steps for batch in batches)
         for batch in batches:
             self.episodes += len(batch.episodes)
+            self.control_steps += batch.control_steps
+            self.late_steps += batch.late_steps
             for episode in batch.episodes:
                 self.intervention_steps += episode.intervention_steps
                 if episode.residual_acted and not episode.intervened:
@@ -171,6 +180,9 @@ class Progress:
         Those with an intervention have an `assisted_success_rate`. From the first one on there are
         `intervention_share` (of the steps), and `intervention_count_mean` and
         `intervention_steps_mean` of an episode too. With `residual_trial` it says who is deployed.
+        At a control rate there are `late_steps` and `late_step_share`, of all steps. With a reward
+        classifier `classifier_disagreement` is the share of episodes whose success it judged
+        otherwise than the environment.
         """
         recent = self.recent_episodes
         columns: dict[str, list[float]] = {
@@ -191,6 +203,14 @@ class Progress:
                 "train/intervention_share": [
                     sum(e.intervention_steps for e in recent) / sum(e.length for e in recent)
                 ],
+            }
+        if judged := [e for e in recent if e.true_success is not None]:
+            disagrees = [float(e.success != e.true_success) for e in judged]
+            columns["train/classifier_disagreement"] = disagrees
+        if self.control_steps:
+            columns |= {
+                "train/late_steps": [self.late_steps],
+                "train/late_step_share": [self.late_steps / self.control_steps],
             }
         return {name: sum(values) / len(values) for name, values in columns.items() if values}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -17,6 +19,10 @@ from pld_ray.rollout.messages import EpisodeBatch, SampleRequest, without_failur
 
 TAG = "sample"
 METHOD = "sample_to_store"
+WAIT_S = 0.5
+"""Between two looks for a runner while there is none."""
+
+log = logging.getLogger("pld_ray")
 
 
 class Runners:
@@ -26,12 +32,35 @@ class Runners:
         group: RLlib's.
         metrics: the algorithm's; takes the runners' metrics.
         config: steps of a round.
+
+    Attributes:
+        on_wait: may be set to what is called again and again while no runner is there.
     """
 
     def __init__(
         self, group: EnvRunnerGroup, metrics: MetricsLogger, config: OffPolicyConfig
     ) -> None:
         self.group, self.metrics, self.config = group, metrics, config
+        self.on_wait: Callable[[], None] = lambda: None
+        self._present = set(group.healthy_env_runner_ids())
+
+    def watch(self) -> int:
+        """Say which runners have gone or come back since the last look; how many are there."""
+        if self.group.num_remote_env_runners() == 0:
+            return 1
+        present = set(self.group.healthy_env_runner_ids())
+        for runner in sorted(self._present - present):
+            self.metrics.log_value("num_env_runners_lost", 1, reduce="lifetime_sum")
+            log.warning("env runner %d is gone, and its open episodes with it", runner)
+        for runner in sorted(present - self._present):
+            log.warning("env runner %d is back", runner)
+        if self._present and not present:
+            log.warning("no env runner is left: nothing is sampled until one comes back")
+        self._present = present
+        if not present:
+            self.on_wait()
+            time.sleep(WAIT_S)
+        return len(present)
 
     @property
     def num_healthy(self) -> int:
@@ -110,10 +139,13 @@ class Runners:
         """
         return ask_one(self.group, "label_episodes", episodes=list(episodes), task=task)
 
-    def restart(self, seed: int) -> None:
-        """New episodes on every runner, from `seed`."""
+    def restart(self, seed: int, runners: list[int] | None = None) -> None:
+        """New episodes, from `seed`, on these runners or every one."""
         self.group.foreach_env_runner(
-            lambda runner: runner.restart_streams(seed), timeout_seconds=None
+            lambda runner: runner.restart_streams(seed),
+            remote_worker_ids=runners,
+            local_env_runner=runners is None,
+            timeout_seconds=None,
         )
 
     def _aggregated(self, batches: list[EpisodeBatch]) -> list[EpisodeBatch]:

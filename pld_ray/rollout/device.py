@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 
-from pld_ray.config.intervention import InterventionConfig
 from pld_ray.errors import UserError
 from pld_ray.rollout.intervention import NOTHING, Turn, Verdict
 
@@ -70,14 +69,13 @@ class Device(Protocol):
 class DevicePerson:
     """An `Intervenor`: whoever holds the device at the only environment.
 
-    Steps are held back to `hz`, so that a simulator does not run away from the hand. A device that
-    goes in an episode is said aloud, once; the episode and all that follow go on autonomously.
+    A device that goes in an episode is said aloud, once; the episode and all that follow go on
+    autonomously.
 
     Args:
         device: in the person's hand.
         low, high: bounds of the action space, [A].
-        options: `hz`.
-        clock, sleep: of this machine.
+        sleep: of this machine, while the person pauses.
     """
 
     def __init__(
@@ -85,15 +83,11 @@ class DevicePerson:
         device: Device,
         low: np.ndarray,
         high: np.ndarray,
-        options: InterventionConfig,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._device: Device | None = device
         self._low, self._high = low, high
-        self._period = 1.0 / options.hz
-        self._clock, self._sleep = clock, sleep
-        self._next_step = clock()
+        self._sleep = sleep
 
     def begin(self, env_index: int) -> None:
         if self._device is not None:
@@ -104,7 +98,6 @@ class DevicePerson:
     ) -> Turn:
         if self._device is None or not stepping[0]:
             return NOTHING
-        self._keep_pace()
         try:
             reading = self._device.read()
             while reading.paused:
@@ -124,13 +117,6 @@ class DevicePerson:
         if self._device is not None:
             self._device.close()
             self._device = None
-
-    def _keep_pace(self) -> None:
-        """Wait until this step is due; what comes late is not made up for."""
-        wait = self._next_step - self._clock()
-        if wait > 0:
-            self._sleep(wait)
-        self._next_step = max(self._next_step, self._clock()) + self._period
 
     def _executed(self, command: Mapping[int, float], base_action: np.ndarray) -> np.ndarray:
         """In units of the action space [A]."""

@@ -108,6 +108,8 @@ class EpisodeSummary:
     """Times that a person took over."""
     intervention_steps: int = 0
     """Steps in which a person acted."""
+    true_success: bool | None = None
+    """Of the environment, where a reward classifier has judged `success`."""
 
     @property
     def intervened(self) -> bool:

@@ -14,6 +14,7 @@ from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 import envs
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.policies import BasePolicy, NoBasePolicy
+from pld_ray.rollout.classifier_reward import classified
 from pld_ray.rollout.entry_point import environment_class
 from pld_ray.rollout.env_group import EnvGroup, InProcessEnvs, MakeEnv
 from pld_ray.rollout.subprocess_envs import SubprocessEnvs
@@ -23,6 +24,7 @@ ENV_NAME = "pld_ray"
 """Name under which the vector environment is registered with Ray."""
 
 ENV_KEYS = set(inspect.signature(envs.LiberoEnv).parameters)
+CLASSIFIER = "reward_classifier"
 VECTORIZATIONS = ("in_process", "subprocess")
 
 
@@ -35,6 +37,7 @@ def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
             `load_base_policy`; `prefetch`, see `ChunkCache`; `vectorization`: `in_process` (stepped
             in turn) or `subprocess` (a process each), with `step_timeout_s` and `reset_timeout_s`.
             For another gymnasium environment `entry_point`, as "module:class", with `kwargs`.
+            `reward_classifier`: folder of one that judges, see `ClassifierReward`.
 
     Raises:
         ValueError: a key that is none of these, or an entry point that does not exist.
@@ -58,6 +61,8 @@ def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
 
 def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
     """A picklable function that makes one environment from its settings."""
+    if folder := settings.get(CLASSIFIER):
+        return classified(env_maker(unjudged(settings)), folder)
     entry_point = settings.get("entry_point")
     known = ENV_KEYS if entry_point is None else {"entry_point", "kwargs", "render_mode"}
     unknown = sorted(set(settings) - known)
@@ -68,6 +73,11 @@ def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
     make: Any = environment_class(entry_point)
     render_mode = {"render_mode": settings["render_mode"]} if "render_mode" in settings else {}
     return functools.partial(make, **(settings.get("kwargs") or {}), **render_mode)
+
+
+def unjudged(env_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same environment with its own reward."""
+    return {name: value for name, value in env_config.items() if name != CLASSIFIER}
 
 
 def make_env(name: str, env_config: Mapping[str, Any]) -> Any:

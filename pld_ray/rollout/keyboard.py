@@ -51,6 +51,11 @@ HELP = (
 )
 
 
+TERMINAL = "PLD_RAY_TERMINAL"
+"""Environment variable in which `pld-ray actor` tells the processes of its machine where the person
+sits: they have no terminal of their own."""
+
+
 class TerminalKeyboard:
     """A `Device` of seven dimensions.
 
@@ -59,7 +64,7 @@ class TerminalKeyboard:
 
     Args:
         options: `speed` and `key_hold_s`.
-        path: of the terminal; None is the process's own.
+        path: of the terminal; None is that of `pld-ray actor` on this machine, or the process's.
         clock: monotonic seconds.
 
     Raises:
@@ -160,6 +165,16 @@ class TerminalKeyboard:
             self._paused = not self._paused
 
 
+def tell_the_person(text: str) -> None:
+    """Print where the person sits."""
+    terminal = os.environ.get(TERMINAL)
+    if terminal is None:
+        print(text, flush=True)
+        return
+    with contextlib.suppress(OSError), open(terminal, "w") as screen:
+        print(text, file=screen)
+
+
 def open_terminal(path: str | None = None) -> int:
     """A descriptor of the terminal.
 
@@ -167,10 +182,11 @@ def open_terminal(path: str | None = None) -> int:
         DeviceError: there is none.
     """
     try:
-        fd = os.open(path or "/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+        fd = os.open(path or os.environ.get(TERMINAL, "/dev/tty"), os.O_RDONLY | os.O_NOCTTY)
     except OSError as error:
         raise DeviceError(
-            "intervention.device=keyboard reads the terminal of this command, and there is none: "
-            "start it in a terminal (with ssh -t, or docker run -it), or choose another device"
+            "intervention.device=keyboard reads the terminal of this command, or of pld-ray actor, "
+            "and there is none: start it in a terminal (with ssh -t, or docker run -it), or choose "
+            "another device"
         ) from error
     return fd

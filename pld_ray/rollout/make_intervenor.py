@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from pld_ray.config.intervention import InterventionConfig
-from pld_ray.rollout.device import Device, DevicePerson, check_dims
+from pld_ray.rollout.device import Device, DeviceError, DevicePerson, check_dims
 from pld_ray.rollout.intervention import Intervenor
-from pld_ray.rollout.keyboard import HELP, TerminalKeyboard
+from pld_ray.rollout.keyboard import HELP, TerminalKeyboard, tell_the_person
 from pld_ray.rollout.scripted_person import ScriptedPerson, check_helped, make_helper
 from pld_ray.rollout.teleoperator import TeleoperatorDevice, make_teleoperator
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
@@ -60,7 +60,13 @@ def make_intervenor(
     if options.device == "scripted":
         own = np.random.default_rng(int(rng.integers(2**63)))
         return ScriptedPerson(make_helper(env.envs), env.num_envs, options, own)
-    if options.device == "keyboard":
-        print(HELP, flush=True)
     actions = env.group.action_space
-    return DevicePerson(open_device(options), actions.low, actions.high, options)
+    device = open_device(options)
+    try:
+        check_dims(options.device, device.dims, options.fixed_dims, (actions.shape or (0,))[0])
+    except DeviceError:
+        device.close()
+        raise
+    if options.device == "keyboard":
+        tell_the_person(HELP)
+    return DevicePerson(device, actions.low, actions.high)

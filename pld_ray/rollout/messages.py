@@ -76,6 +76,7 @@ class EpisodeBatch:
         oldest_start: `start` of the open episode that began first.
         metrics: RLlib's of the runner; None if they were sent just now.
         generation: of the request.
+        control_steps, late_steps: of a control rate, and those after which the next one began late.
     """
 
     columns: Any
@@ -85,6 +86,8 @@ class EpisodeBatch:
     oldest_start: int = 0
     metrics: Any = None
     generation: int = 0
+    control_steps: int = 0
+    late_steps: int = 0
 
 
 @dataclass(frozen=True)

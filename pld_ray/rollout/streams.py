@@ -62,7 +62,7 @@ class _Open:
         self.in_hand = True
         self.probe = min(self.probe, self.steps)
 
-    def summary(self, success: bool) -> EpisodeSummary:
+    def summary(self, success: bool, true_success: bool | None) -> EpisodeSummary:
         """What has become of it."""
         return EpisodeSummary(
             success=success,
@@ -74,6 +74,7 @@ class _Open:
             env_index=self.env_index,
             intervention_count=self.intervention_count,
             intervention_steps=self.intervention_steps,
+            true_success=true_success,
         )
 
 
@@ -194,7 +195,7 @@ class Streams:
                 success = bool(infos[i]["is_success"])
                 if len(episode.builder):
                     finished.columns.append(episode.builder.finish(self._observation, i, success))
-                finished.summaries.append(episode.summary(success))
+                finished.summaries.append(episode.summary(success, infos[i].get("true_success")))
             self._begin(i, request.base_only)
         return taken
 

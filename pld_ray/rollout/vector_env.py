@@ -14,6 +14,7 @@ from gymnasium.vector.utils import batch_space
 from pld_ray.columns import BASE_ACTION, POLICY_FEATURES
 from pld_ray.policies import BasePolicy, ChunkCache
 from pld_ray.policies.lerobot_names import missing_observations
+from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.env_group import Command, EnvGroup, InProcessEnvs, Outcome
 
 Observation = dict[str, np.ndarray]
@@ -131,6 +132,11 @@ class BaseActionVectorEnv(VectorEnv):
         add_base_policy(batch, self.chunks, tasks, self._actions, env_ids, replan=True)
         return {key: batch[key] for key in (BASE_ACTION, POLICY_FEATURES) if key in batch}
 
+    @property
+    def resets_next(self) -> bool:
+        """Whether the next step resets an environment, which takes as long as it takes."""
+        return bool(self._done.any())
+
     def end_episodes(self, env_ids: Sequence[int]) -> None:
         """The next step resets these environments, as if their episodes had ended by themselves."""
         self._done[list(env_ids)] = True
@@ -184,15 +190,32 @@ class BaseActionVectorEnv(VectorEnv):
 
 
 class InfosPerEnv(VectorWrapper):
-    """Infos as a list: what gymnasium's `DictInfoToList` gives, without the way through arrays."""
+    """Infos as a list: what gymnasium's `DictInfoToList` gives, without the way through arrays.
+
+    With a clock each step takes at least its period. The wait is after the environment's step, so
+    that who acts next, a person or the policy, is asked when its action is due.
+    """
 
     env: BaseActionVectorEnv
 
+    def __init__(self, env: BaseActionVectorEnv, clock: ControlClock | None = None) -> None:
+        super().__init__(env)
+        self.clock = clock
+        """Of a control rate; None steps as fast as it can."""
+
     def reset(self, *, seed: Any = None, options: dict | None = None) -> Any:
-        return self.env.reset_all(seed)
+        results = self.env.reset_all(seed)
+        if self.clock is not None:
+            self.clock.restart()
+        return results
 
     def step(self, actions: Any) -> Any:
-        return self.env.step_all(actions)
+        if self.clock is None:
+            return self.env.step_all(actions)
+        resets = self.env.resets_next
+        results = self.env.step_all(actions)
+        self.clock.restart() if resets else self.clock.tick()
+        return results
 
 
 def add_base_policy(

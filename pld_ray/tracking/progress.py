@@ -36,6 +36,8 @@ class ProgressState:
     """Of those in which a person intervened; None before the first."""
     intervention_share: float | None = None
     """Of the running episodes' steps, those in which a person acted."""
+    late_step_share: float | None = None
+    """Of the steps at a control rate, those after which the next one began late."""
     eval_success: float | None = None
     """Success rate of base + residual in the last evaluation, in [0, 1]."""
     base_success: float | None = None
@@ -183,6 +185,8 @@ class TrainProgress:
                 f"{_percent(state.intervention_share)} of the steps, "
                 f"assisted success {_percent(state.assisted_success)}"
             )
+        if state.late_step_share is not None:
+            figures["late"] = f"{state.late_step_share:.1%} of the steps"
         return figures
 
     def _render(self) -> Group:

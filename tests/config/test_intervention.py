@@ -28,3 +28,7 @@ def test_settings_that_exclude_each_other_are_refused(flags, message):
 def test_one_person_at_one_environment_of_this_process():
     flags = ["--intervention.device=keyboard", "--runners.num_env_runners=0"]
     assert load_config(TrainConfig, flags).intervention.device == "keyboard"
+    at_the_robot = ["--runners.num_env_runners=1", "--placement.env_runner={robot: 1}"]
+    assert load_config(TrainConfig, [flags[0], *at_the_robot]).runners.num_env_runners == 1
+    with pytest.raises(ConfigError, match="one person at one environment"):
+        load_config(TrainConfig, [flags[0], "--runners.num_env_runners=2", at_the_robot[1]])

@@ -86,6 +86,21 @@ def test_the_backlog_leaves_room_for_episodes_that_end_together():
     assert loop.backlog_limit(num_runners=3) == 2 * (3 * 4 * 50) * 0.5
 
 
+def test_at_a_control_rate_a_learner_that_is_behind_holds_nobody_up(build):
+    # 20 updates owed for each step: without a rate the runner would have to wait
+    algorithm = build(point_config(num_env_runners=1, utd=20, sample_steps=10, control_hz=100.0))
+    algorithm.initialize()
+    counts, loop = algorithm.progress, algorithm.asynchronous
+    while loop.outstanding <= loop.backlog_limit(1):
+        algorithm.training_step()
+    steps = counts.env_steps
+    while counts.env_steps < steps + 100:
+        algorithm.training_step()
+        assert algorithm.runners.num_in_flight
+    assert counts.control_steps >= 100
+    assert 0 <= counts.late_steps <= counts.control_steps
+
+
 def test_runners_take_the_weights_that_come_with_a_request(build):
     algorithm = build(point_config())
     while algorithm.updates < 100:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,27 @@ def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():
     count(True, length=8, probe_steps=3, num=15)
     assert progress.recent_metrics()["train/success_rate"] == 15 / 20
     assert progress.schedule.value(0) == pytest.approx(0.2)  # one window of 20, 15 successes
+
+
+def test_late_steps_and_a_judge_that_errs_are_counted(tmp_path):
+    progress, metrics = make_progress(utd=1.0), MetricsLogger()
+    verdicts = ((True, True), (True, False), (False, False), (False, None))
+    episodes = [EpisodeSummary(s, 5, 0, true_success=true) for s, true in verdicts]
+    timed = {"control_steps": 19, "late_steps": 2}
+    progress.count([replace(batch_of(episodes[:2]), **timed)], metrics)
+    progress.count([replace(batch_of(episodes[2:]), control_steps=1)], metrics)
+    progress.save(tmp_path)
+    write_manifest(tmp_path)
+    again = make_progress(utd=1.0)
+    again.restore(read_progress(tmp_path))
+    for each in (progress, again):
+        found = each.recent_metrics()
+        assert found["train/late_step_share"] == 2 / 20
+        assert found["train/late_steps"] == 2
+        assert found["train/classifier_disagreement"] == 1 / 3
+    assert not {"train/late_steps", "train/classifier_disagreement"} & set(
+        make_progress(utd=1.0).recent_metrics()
+    )
 
 
 def test_steps_that_died_with_their_node_are_owed_no_updates():

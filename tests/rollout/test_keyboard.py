@@ -15,7 +15,13 @@ import pytest
 from pld_ray.config import InterventionConfig
 from pld_ray.rollout.device import DeviceError, DeviceLostError, DevicePerson, Reading, check_dims
 from pld_ray.rollout.intervention import NOTHING
-from pld_ray.rollout.keyboard import RELEASE_S, TerminalKeyboard, open_terminal
+from pld_ray.rollout.keyboard import (
+    RELEASE_S,
+    TERMINAL,
+    TerminalKeyboard,
+    open_terminal,
+    tell_the_person,
+)
 
 OPTIONS = InterventionConfig(device="keyboard", speed=0.5, key_hold_s=0.25)
 
@@ -149,7 +155,7 @@ def test_a_process_that_ends_without_closing_gives_the_terminal_back(how):
 
 def test_a_terminal_that_hangs_up_is_said_once_and_the_episode_goes_on(typist, caplog):
     low, high = np.full(7, -1.0), np.full(7, 1.0)
-    person = DevicePerson(typist.keyboard, low, high, OPTIONS, typist.clock, lambda s: None)
+    person = DevicePerson(typist.keyboard, low, high, lambda s: None)
     typist.type("w")
     observation, stepping = {"base_action": np.full((1, 7), 0.25, np.float32)}, np.ones(1, bool)
     turn = person.intervene(observation, stepping, 0)
@@ -166,26 +172,18 @@ def test_a_terminal_that_hangs_up_is_said_once_and_the_episode_goes_on(typist, c
     assert "nobody can intervene any more, training goes on without" in said[0]
 
 
-def test_steps_wait_for_the_hand_and_lost_time_is_not_made_up_for():
-    class Nothing:
-        def read(self):
-            return Reading()
-
-    clock, slept = Clock(), []
-
-    def sleep(seconds):
-        slept.append(round(seconds, 6))
-        clock.now += seconds
-
-    bounds = np.ones(7)
-    options = InterventionConfig(device="keyboard", hz=10.0)
-    person = DevicePerson(Nothing(), -bounds, bounds, options, clock, sleep)
-    for work in (0.0, 0.04, 0.5, 0.0):
-        person.intervene({}, np.ones(1, bool), 0)
-        clock.now += work
-    assert slept == [0.1, 0.06]
-    person.intervene({}, np.ones(1, bool), 0)
-    assert slept == [0.1, 0.06, 0.1]
+def test_the_person_sits_at_the_terminal_of_the_actor(monkeypatch):
+    master, slave = pty.openpty()
+    monkeypatch.setenv(TERMINAL, os.ttyname(slave))
+    keyboard = TerminalKeyboard(OPTIONS)
+    try:
+        assert termios.tcgetattr(slave)[3] & termios.ICANON == 0
+        tell_the_person("keys: w")
+        assert b"keys: w" in os.read(master, 100)
+    finally:
+        keyboard.close()
+        os.close(master)
+        os.close(slave)
 
 
 def test_without_a_terminal_one_sentence_says_what_to_do(tmp_path):

@@ -77,7 +77,7 @@ def test_buttons_end_the_episode(pad, status, verdict):
 def test_an_unplugged_gamepad_leaves_the_episode_to_the_policy(pad, caplog):
     controller, device = pad
     low, high = np.full(7, -1.0), np.full(7, 1.0)
-    person = DevicePerson(device, low, high, OPTIONS, lambda: 0.0, lambda s: None)
+    person = DevicePerson(device, low, high, lambda s: None)
     observation = {"base_action": np.zeros((1, 7), np.float32)}
     assert person.intervene(observation, np.ones(1, bool), 0).actions
     controller.unplugged = True
