@@ -209,7 +209,8 @@ def configuration(name: str) -> Any:
     """The class of a command's configuration by its name, imported only when it is asked for."""
     from pld_ray.config import TrainConfig
     from pld_ray.config.acrlpd_train import NAMED
+    from pld_ray.config.classifier import ClassifierConfig
     from pld_ray.config.distill import DistillConfig
 
-    classes = (*NAMED.values(), DistillConfig)
+    classes = (*NAMED.values(), DistillConfig, ClassifierConfig)
     return {each.__name__: each for each in classes}.get(name, TrainConfig)

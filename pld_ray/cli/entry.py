@@ -15,6 +15,7 @@ from pld_ray.errors import user_error
 COMMANDS = {
     "train": "collect, train and evaluate a residual on a frozen base policy",
     "acrlpd": "improve a policy over action chunks: from demonstrations, then online (Q-chunking)",
+    "actor": "lend this machine, the robot's, to a learner elsewhere; join and leave at will",
     "pretrain": "collect base-policy data and initialise the critic on it (Cal-QL), then stop",
     "eval": "evaluate a checkpoint: base and base + residual on the same init states",
     "sweep": "train many configurations and seeds from one file, on Ray Tune",
@@ -27,6 +28,7 @@ COMMANDS = {
     "export": "what a run of acrlpd has learnt, as a policy folder for --policy.path",
     "send": "send MLflow what a run could not send while the server was away",
     "collect": "record a policy, or the scripted expert, as a LeRobotDataset",
+    "classifier": "a reward from pictures: collect frames, train a classifier, evaluate it",
     "convert": "recordings of another format into a LeRobotDataset",
     "norm-stats": "means, deviations and quantiles of a dataset, in OpenPI's format",
     "data": "look at a dataset: figures, outliers, a page with film strips",

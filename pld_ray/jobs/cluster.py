@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import pathlib
+import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +21,9 @@ from pld_ray.config.finetune import FinetuneConfig
 Resources = dict[str, float]
 START_ATTEMPTS = 3
 TOO_SLOW = "timed out during startup"
+GCS_PORT = "RAY_GCS_SERVER_PORT"
+LOOK_S = 1.0
+"""Between two looks for a node that is to join."""
 NOT_COUNTED = ("memory", "object_store_memory")
 
 
@@ -76,13 +81,16 @@ def start_ray(config: TrainConfig | FinetuneConfig, ray_address: str | None = No
         return True
     needed = sum(r.get("CPU", 0.0) for _, r in demands(config))
     custom: Counter[str] = Counter()
-    for _, r in demands(config):
-        custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
-    start_local(
-        num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
-        resources=dict(custom) or None,
-        **quiet,
-    )
+    port = config.ray_port if isinstance(config, TrainConfig) else None
+    for role, r in demands(config):
+        if role != "env runner" or port is None:  # else of those who join
+            custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
+    with gcs_port(port):
+        start_local(
+            num_cpus=max(os.cpu_count() or 1, int(needed + 0.999)),
+            resources=dict(custom) or None,
+            **quiet,
+        )
     return True
 
 
@@ -110,6 +118,29 @@ def start_local(**arguments: Any) -> None:
             ) from error
         else:
             return
+
+
+@contextlib.contextmanager
+def gcs_port(port: int | None) -> Iterator[None]:
+    """Let Ray, which takes it from the environment alone, listen for nodes at this port.
+
+    Raises:
+        ConfigError: something else listens there.
+    """
+    if port is None:
+        yield
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ConfigError(f"ray_port={port} cannot be used ({error.strerror})") from error
+    os.environ[GCS_PORT] = str(port)
+    try:
+        yield
+    finally:
+        del os.environ[GCS_PORT]
 
 
 def last_line(error: BaseException) -> str:
@@ -176,7 +207,30 @@ def check_cluster(config: TrainConfig | FinetuneConfig) -> None:
     Raises:
         ConfigError: what is short, on how many nodes of which size.
     """
-    check_fits(config, demands(config))
+    asked = demands(config)
+    if isinstance(config, TrainConfig) and config.placement.check and config.placement.wait_s:
+        wait_for_nodes(asked, config.placement.wait_s)
+    check_fits(config, asked)
+
+
+def wait_for_nodes(asked: Sequence[tuple[str, Resources]], timeout_s: float) -> None:
+    """Wait until everything finds room, at most so long, and say for what."""
+    deadline, said = time.monotonic() + timeout_s, ""
+    while (left := unplaced(asked, alive_nodes())) and time.monotonic() < deadline:
+        if (missing := in_words(left)) != said:
+            said, address = missing, ray.get_runtime_context().gcs_address
+            print(f"[starting] waiting for nodes with room for {missing}", flush=True)
+            print(f"           they join with: pld-ray actor --address={address}", flush=True)
+        time.sleep(LOOK_S)
+
+
+def in_words(homeless: Sequence[tuple[str, Resources]]) -> str:
+    """Roles and what each of them asks for."""
+    counts = Counter(role for role, _ in homeless)
+    wanted = dict(homeless)
+    return ", ".join(
+        f"{n} x {role} ({describe(wanted[role])})" for role, n in sorted(counts.items())
+    )
 
 
 def check_fits(
@@ -189,11 +243,6 @@ def check_fits(
     homeless = unplaced(asked, nodes)
     if not homeless:
         return
-    counts = Counter(role for role, _ in homeless)
-    wanted = dict(homeless)
-    places = ", ".join(
-        f"{n} x {role} ({describe(wanted[role])})" for role, n in sorted(counts.items())
-    )
     have = "; ".join(describe(node) for node in nodes) or "no node"
     less = (
         "learners.num_learners, learners.min_learners, learners.num_gpus_per_learner, placement.*"
@@ -201,10 +250,10 @@ def check_fits(
         else "runners.num_env_runners, runners.num_cpus_per_env_runner, "
         "runners.num_gpus_per_learner, policy.replicas, placement.*"
     )
+    wait = "" if isinstance(config, FinetuneConfig) else "wait for them with --placement.wait_s=N, "
     raise ConfigError(
-        f"the cluster is too small: no room for {places}. Nodes: {have}. Ask for less ({less}), "
-        "add nodes, or set --placement.check=false if the cluster "
-        "grows on demand"
+        f"the cluster is too small: no room for {in_words(homeless)}. Nodes: {have}. Ask for less "
+        f"({less}), add nodes, {wait}or set --placement.check=false if the cluster grows on demand"
     )
 
 

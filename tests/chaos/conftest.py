@@ -40,7 +40,12 @@ def cluster():
 @pytest.fixture
 def add_node(cluster):
     def add(**resources):
-        return cluster.add_node(num_cpus=2, resources=resources, **NODE)
+        for attempt in range(3):  # Ray gives a node of a busy machine 30 s to start
+            try:
+                return cluster.add_node(num_cpus=2, resources=resources, **NODE)
+            except Exception as error:
+                if attempt == 2 or "timed out during startup" not in str(error):
+                    raise
 
     return add
 

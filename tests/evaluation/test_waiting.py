@@ -1,0 +1,56 @@
+"""An evaluation whose runners have all gone waits for one; the real ones are in tests/chaos."""
+
+import logging
+
+import pytest
+
+from pld_ray.evaluation.play import EpisodeResult
+from pld_ray.evaluation.requests import Contestant, Evaluation
+
+
+class Group:
+    """One runner that answers at once, while it is there."""
+
+    def __init__(self):
+        self.healthy, self.asked = [], []
+
+    def num_remote_env_runners(self):
+        return 1
+
+    def healthy_env_runner_ids(self):
+        return self.healthy
+
+    def foreach_env_runner_async(self, method, *, tag, kwargs, remote_worker_ids):
+        self.asked.append((remote_worker_ids[0], kwargs["init_state_ids"]))
+        return 1
+
+    def fetch_ready_async_reqs(self, tags, timeout_seconds):
+        asked, self.asked = self.asked, []
+        return [(runner, [result(i) for i in ids]) for runner, ids in asked]
+
+
+def result(state):
+    return EpisodeResult(True, 1.0, 1.0, 3, init_state_id=state)
+
+
+def test_it_plays_every_state_once_somebody_is_back(caplog):
+    group, looks = Group(), []
+
+    def restore():
+        looks.append(1)
+        if len(looks) == 3:
+            group.healthy = [1]
+
+    evaluation = Evaluation(group, [4, 2, 7], {"residual": Contestant()}, restore)
+    with caplog.at_level(logging.WARNING, "pld_ray"):
+        episodes = evaluation.wait()["residual"]
+    assert [episode.init_state_id for episode in episodes] == [4, 2, 7]
+    assert len(looks) == 3
+    assert [r.message for r in caplog.records].count(
+        "no env runner is left to evaluate: waiting until one comes back"
+    ) == 1
+
+
+def test_where_nobody_looks_for_one_it_gives_up():
+    with pytest.raises(RuntimeError, match="no env runner is alive"):
+        Evaluation(Group(), [1], {"residual": Contestant()}).wait()

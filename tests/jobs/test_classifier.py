@@ -1,0 +1,142 @@
+"""`pld-ray classifier`, whole, where success shows in a picture that needs no graphics library."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from sight_env import CAMERA, SightEnv
+
+from pld_ray.cli import main
+from pld_ray.config import InterventionConfig
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.data.dataset import Dataset
+from pld_ray.jobs.classifier import read_frames
+from pld_ray.networks.reward_classifier import load_classifier
+from pld_ray.rollout.classifier_reward import ClassifierReward
+from pld_ray.rollout.factory import create_vector_env, unjudged
+from pld_ray.rollout.messages import SampleRequest
+from pld_ray.rollout.scripted_person import ScriptedPerson, make_helper
+from pld_ray.rollout.streams import FinishedEpisodes, Streams
+from pld_ray.rollout.vector_env import InfosPerEnv
+
+SIGHT = [
+    *("--env.entry_point=sight_env:SightEnv", "--env.task=see", "--env.suite=point"),
+    "--policy.type=none",
+]
+COLLECT = ["classifier", "collect", *SIGHT, "--device=scripted", "--intervention.patience_steps=6"]
+TRAIN = [
+    *("classifier", "train", "--encoder=cnn", "--steps=80", "--batch_size=48"),
+    *("--learning_rate=1e-3", "--latent_dim=32", "--hidden_dim=32", "--image_shift=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with datasets `seen` and `unseen`, and a classifier of the first."""
+    root = tmp_path_factory.mktemp("classifier")
+    for name, flags in {"seen": ["--seed=1"], "unseen": ["--init_states"]}.items():
+        number = f"--episodes={30 if name == 'seen' else 12}"
+        assert main([*COLLECT, f"--root={root / name}", number, "--hold=4", *flags]) == 0
+    assert main([*TRAIN, f"--dataset={root / 'seen'}", f"--output_dir={root / 'made'}"]) == 0
+    return root
+
+
+def test_frames_carry_the_label_of_what_they_show(trained):
+    frames = read_frames([trained / "unseen"])
+    dataset = Dataset(trained / "unseen")
+    assert len(frames) == dataset.lengths.sum() + 12  # each has its final observation
+    state = dataset.columns(["observation.environment_state"])["observation.environment_state"]
+    reached = np.linalg.norm(state[:, :3], axis=1) < 0.05
+    finals = np.cumsum(dataset.lengths + 1) - 1
+    shown = np.delete(frames.success, finals)
+    np.testing.assert_array_equal(shown, reached)
+    first = np.concatenate([[0], finals[:-1] + 1])
+    assert not frames.success[first].any()
+    # an episode outlasts its success by four steps
+    for episode in np.unique(frames.episode[frames.success]):
+        rows = frames.success[frames.episode == episode]
+        assert len(rows) - int(np.argmax(rows)) == 5 or len(rows) == 31
+
+
+def test_precision_and_recall_on_init_states_that_it_has_not_seen(trained, capsys):
+    unseen = f"--dataset={trained / 'unseen'}"
+    assert main(["classifier", "evaluate", f"--classifier={trained / 'made'}", unseen]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["precision"] > 0.9
+    assert figures["recall"] > 0.7
+    assert figures["episode_recall"] > 0.7
+    for picture in ("precision_recall.png", "precision_recall_unseen.png"):
+        assert (trained / "made" / picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_is_the_reward_beside_the_true_one(trained):
+    classifier = load_classifier(trained / "made")
+    env = ClassifierReward(SightEnv(), classifier)
+    agreed = 0
+    for state in range(10):
+        env.reset(options={"init_state_id": state})
+        helper, over = env.helper(), False
+        while not over:
+            _, reward, terminated, truncated, info = env.step(helper.act())
+            over = terminated or truncated
+            assert reward == float(info["is_success"]) == float(terminated)
+        agreed += info["is_success"] == info["true_success"]
+    assert agreed >= 8
+
+
+def test_a_rollout_stores_its_verdict_and_keeps_the_true_one_beside_it(trained):
+    settings = {"entry_point": "sight_env:SightEnv", "base_policy": {"type": "none"}}
+    vector = create_vector_env({**settings, "reward_classifier": str(trained / "made")})
+    env, rng = InfosPerEnv(vector), np.random.default_rng(0)
+    options = InterventionConfig(device="scripted", patience_steps=1)
+    person = ScriptedPerson(make_helper(vector.envs), 1, options, rng)
+    observation, _ = env.reset(seed=3)
+    params = ResidualSACParams(use_probing=False)
+    space = vector.single_action_space
+    streams = Streams(observation, space, params, Still(), rng, False, (), person, vector)
+    finished = FinishedEpisodes()
+    while len(finished.summaries) < 8:
+        streams.step(env.step, SampleRequest(1, intervene=True), 0, finished)
+    agree = [e.success == e.true_success for e in finished.summaries]
+    assert np.mean(agree) >= 0.75
+    for columns, summary in zip(finished.columns, finished.summaries, strict=True):
+        assert columns["reward"][:-1].tolist() == [0.0] * (summary.length - 1) + [summary.success]
+        assert columns["terminated"].any() == summary.success == columns["success"].any()
+    assert "reward_classifier" not in unjudged({**settings, "reward_classifier": "x"})
+
+
+class Still:
+    """Acts as the base policy does."""
+
+    residual_scale = 1.0
+
+    def act(self, observation, noise=None, forced=None):
+        return observation["base_action"].copy(), None
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["look"], "knows collect, train, evaluate"),
+        (["train"], "--dataset=DIR is missing"),
+        (["train", "--root=x"], "takes no --root"),
+        (["evaluate", "--classifier=x"], "--dataset=DIR is missing"),
+        (["collect", *SIGHT], "--root=DIR is missing"),
+        (["collect", "--env.entry_point=envs.point:PointEnv", "--root=x"], "needs cameras"),
+        (["train", "--train_encoder=false", "--dataset=x"], "needs encoder_weights"),
+        (["evaluate", "--classifier=none", "--dataset=x"], "is no reward classifier"),
+    ],
+)
+def test_bad_input_is_one_sentence(command, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["classifier", *command]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_other_cameras_are_refused_before_anything_starts(trained, capsys, tmp_path):
+    other = ["--env.entry_point=picture_env:PictureEnv", "--env.task=see", "--policy.type=none"]
+    judged = f"--env.reward_classifier={trained / 'made'}"
+    assert main(["train", *other, judged, "--dry_run", f"--output_dir={tmp_path / 'run'}"]) == 2
+    assert f"sees {CAMERA} of 40 x 40 pixels and the environment gives" in capsys.readouterr().err
