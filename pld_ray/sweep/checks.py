@@ -12,8 +12,13 @@ from pld_ray.sweep.space import split_keys, values_drawn
 MAX_TRIALS = 10_000
 
 
-def check_draws(axes: Mapping[str, Any], where: str) -> None:
+def check_draws(axes: Mapping[str, Any], where: str, of: type = TrainConfig) -> None:
     """Check that what a domain lists, or the bounds it draws between, fit what they set.
+
+    Args:
+        axes: key or keys -> domain.
+        where: what an error begins with.
+        of: the class of the trials' configurations.
 
     Raises:
         ConfigError: naming the key and the value.
@@ -23,19 +28,19 @@ def check_draws(axes: Mapping[str, Any], where: str) -> None:
         ((kind, values),) = domain.items()
         for value in values_drawn(kind, values):
             parts = value if len(keys) > 1 else [value]
-            check_changes(dict(zip(keys, parts, strict=True)), f"{where}{kind}: ")
+            check_changes(dict(zip(keys, parts, strict=True)), f"{where}{kind}: ", of)
 
 
-def check_changes(changes: Mapping[str, Any], where: str) -> None:
-    """Check that each value fits the option that it sets, by itself.
+def check_changes(changes: Mapping[str, Any], where: str, of: type = TrainConfig) -> None:
+    """Check that each value fits the option that it sets, by itself; arguments as above.
 
     Raises:
         ConfigError: naming the key and the value.
     """
     for key, value in changes.items():
         mapping: dict[str, Any] = {}
-        set_key(TrainConfig, mapping, key, value)
-        decode(TrainConfig, mapping, where)
+        set_key(of, mapping, key, value)
+        decode(of, mapping, where)
 
 
 def check_size(space: Mapping[str, Any], repeats: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig, check_amounts, check_custom
+from pld_ray.config.acrlpd_train import config_class_of
 from pld_ray.config.file import (
     check_key,
     decode,
@@ -183,9 +184,9 @@ class Sweep:
         """
         mapping = encode(self.base)
         for key, value in self.changes(point).items():
-            set_key(TrainConfig, mapping, key, value)
+            set_key(type(self.base), mapping, key, value)
         try:
-            config: TrainConfig = decode(TrainConfig, mapping)
+            config: TrainConfig = decode(type(self.base), mapping)
             if self.config.stop.env_steps is not None:
                 config.total_steps = self.config.stop.env_steps
             config.validate()
@@ -228,7 +229,8 @@ def load_sweep(args: list[str]) -> Sweep:
 def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
     """The base configuration, and every key and value of the space checked against it."""
     base, preset = load_base(config, file)
-    known = field_names(TrainConfig)
+    of = type(base)
+    known = field_names(of)
     places = {"set": config.set, "space": config.space, "scheduler.mutations": {}}
     places["scheduler.mutations"] = config.scheduler.mutations
     places |= {f"variants.{name}": changes or {} for name, changes in config.variants.items()}
@@ -245,9 +247,9 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
                     )
     for place in ("space", "scheduler.mutations"):
         check_axes(places[place], f"{file}: {place}")
-        check_draws(places[place], f"{file}: {place}: ")
+        check_draws(places[place], f"{file}: {place}: ", of)
     for name, changes in config.variants.items():
-        check_changes(changes or {}, f"{file}: variants.{name}: ")
+        check_changes(changes or {}, f"{file}: variants.{name}: ", of)
     if not (config.space or config.variants or config.scheduler.mutations):
         raise ConfigError(
             f"{file}: nothing is swept: give space (key -> domain) or variants (name -> changes)"
@@ -259,20 +261,22 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
 def load_base(config: SweepConfig, file: pathlib.Path) -> tuple[TrainConfig, str]:
     """The configuration that trials start from, and its preset's name."""
     args = []
-    preset = "default"
+    preset, of = "default", TrainConfig
     if config.base is not None:
         try:
             path = find_preset(config.base, file.parent)
         except ConfigError as error:
             raise ConfigError(f"{file}: base: {error}") from error
         args, preset = [f"--config_path={path}"], path.stem
-    base: TrainConfig = load_config(TrainConfig, args)
+        found = config_class_of(read_mapping(path))
+        of = found if issubclass(found, TrainConfig) else of  # others are refused below
+    base: TrainConfig = load_config(of, args)
     mapping = encode(base)
-    known = field_names(TrainConfig)
+    known = field_names(of)
     for key, value in config.set.items():
         check_key(key, known, f"{file}: set: key ")
-        set_key(TrainConfig, mapping, key, value)
-    base = decode(TrainConfig, mapping, f"{file}: set: ")
+        set_key(of, mapping, key, value)
+    base = decode(of, mapping, f"{file}: set: ")
     base.tracking = config.tracking
     base.validate()
     return base, preset

@@ -8,7 +8,8 @@ from importlib.metadata import version
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.file import read_config
+from pld_ray.config.acrlpd_train import config_class_of
+from pld_ray.config.file import read_config, read_mapping
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE, SWEEP_FILE, TRIALS, trial_folder
 from pld_ray.sweep import plan
@@ -45,11 +46,21 @@ def load_folder(folder: pathlib.Path) -> Sweep:
         )
     try:
         config: SweepConfig = read_config(SweepConfig, folder / SWEEP_CONFIG_FILE)
-        base: TrainConfig = read_config(TrainConfig, folder / BASE_FILE)
+        base: TrainConfig = read_base(folder)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     config.output_dir = str(folder)
     return Sweep(config, base, str(record.get("preset", "default")))
+
+
+def read_base(folder: pathlib.Path) -> TrainConfig:
+    """What the trials start from, of whichever algorithm.
+
+    Raises:
+        ConfigError: the file is missing or damaged.
+    """
+    path = folder / BASE_FILE
+    return read_config(config_class_of(read_mapping(path)), path)
 
 
 def read_record(folder: pathlib.Path) -> dict[str, Any]:

@@ -119,7 +119,10 @@ def check_points(sweep: Sweep) -> None:
     seen = set()
     for config in trial_configs(sweep):
         parts = encode(config)
-        key = json.dumps([parts["env"], parts["policy"], parts["evaluation"]], sort_keys=True)
+        learnt = [parts["algorithm"].get(name) for name in CHECKED_WITH_DATA]
+        key = json.dumps(
+            [parts["env"], parts["policy"], parts["evaluation"], learnt], sort_keys=True
+        )
         if key not in seen:
             seen.add(key)
             check_environment(config)
@@ -129,6 +132,10 @@ def check_resources(sweep: Sweep) -> None:
     """Refuse a sweep none of whose trials finds room on the cluster."""
     for config in trial_configs(sweep):
         check_fits(config, plan.roles(sweep, config))
+
+
+CHECKED_WITH_DATA = ("horizon", "bc_episodes", "actor_path")
+"""Settings of an algorithm that a dataset or a policy may not fit."""
 
 
 class _Driver:

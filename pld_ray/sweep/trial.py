@@ -9,7 +9,8 @@ from typing import Any
 
 from ray import tune
 
-from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
+from pld_ray.config import ConfigError, TrackingConfig
+from pld_ray.config.acrlpd_train import config_class_of
 from pld_ray.config.file import decode
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.jobs.build import build_algorithm
@@ -60,7 +61,7 @@ class SweepTrial(tune.Trainable):
         self._run = RunDir(trial_folder(self._sweep_dir, self.trial_name))
         plan = Sweep(
             decode(SweepConfig, sweep["settings"]),
-            decode(TrainConfig, sweep["base"]),
+            decode(config_class_of(sweep["base"]), sweep["base"]),
             sweep["preset"],
         )
         point = resolve_seed(config["point"], config.get("__trial_index__"), plan.config.seeds)
@@ -215,9 +216,12 @@ class SweepTrial(tune.Trainable):
                 f"{path}, the checkpoint to continue trial {self.trial_name} from, is gone"
             )
         self._loop.restore(path)
-        donor = run.load_config()
-        if donor.algorithm.temperature_init != self._config.algorithm.temperature_init:
-            self._loop.algorithm.set_temperature(self._config.algorithm.temperature_init)
+        before, now = (
+            getattr(config.algorithm, "temperature_init", None)
+            for config in (run.load_config(), self._config)
+        )
+        if now is not None and now != before:
+            self._loop.algorithm.set_temperature(now)
 
     # --- ends ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.file import dump_config, read_config
 from pld_ray.sweep.config import describe, label, load_sweep
 from pld_ray.sweep.plan import (
@@ -221,3 +222,18 @@ def test_trials_at_once_are_what_the_nodes_hold(cpus, wanted):
 def test_draws_are_plain_numbers(load):
     sweep = load({"space": {"algorithm.batch_size": {"choice": [64, 128]}}, "num_samples": 2})
     assert not any(isinstance(v, np.generic) for p in sweep_points(sweep) for v in p.values())
+
+
+def test_a_sweep_of_q_chunking_varies_its_own_settings():
+    sweep = load_sweep(["experiments/sweeps/chunked.yaml"])
+    assert isinstance(sweep.base, ACRLPDTrainConfig)
+    found = {
+        name: sweep.trial_config({"variant": name, "seed": 1}) for name in sweep.config.variants
+    }
+    assert all(config.algorithm.bc_episodes == "all" for config in found.values())
+    assert found["h1_n_step5"].algorithm.return_steps == 5
+    assert found["bptt_bc1"].algorithm.improvement == "bptt"
+    assert found["n1"].algorithm.acting_candidates == 1
+    sweep.config.variants["wrong"] = {"algorithm.n_action_steps": 6}
+    with pytest.raises(ConfigError, match="n_action_steps=6: must be at most horizon=5"):
+        sweep.trial_config({"variant": "wrong", "seed": 0})
