@@ -34,9 +34,11 @@ STOCHASTIC = TYPES[1:]
 VISION_LANGUAGE = TYPES[2:]
 
 
-def save_policy(kind: str, folder: Path, seed: int = 0, **settings: object) -> Path:
+def save_policy(
+    kind: str, folder: Path, seed: int = 0, text: object = None, vision: object = None, **settings
+) -> Path:
     """Save a tiny policy of type `kind`, and beside it its tokeniser in `folder`/tokenizer."""
-    tokenizer = save_smolvlm(folder / "tokenizer")
+    tokenizer = save_smolvlm(folder / "tokenizer", text, vision)
     with small_networks():
         config = make_config(kind, str(tokenizer), **settings)
         policy = randomised(get_policy_class(kind)(config), seed)
@@ -173,8 +175,13 @@ def _tokenizer():
     )
 
 
-def save_smolvlm(folder: Path) -> Path:
-    """Configuration, tokeniser and processor of a tiny SmolVLM; a tokeniser for the others too."""
+def save_smolvlm(folder: Path, text: object = None, vision: object = None) -> Path:
+    """Configuration, tokeniser and processor of a tiny SmolVLM; a tokeniser for the others too.
+
+    Args:
+        folder: where to.
+        text, vision: changes to the sizes of its two networks.
+    """
     from transformers import (
         SmolVLMConfig,
         SmolVLMImageProcessor,
@@ -192,6 +199,7 @@ def save_smolvlm(folder: Path) -> Path:
             "num_key_value_heads": 2,
             "head_dim": 8,
             "vocab_size": VOCABULARY,
+            **(text or {}),
         },
         vision_config={
             "hidden_size": 32,
@@ -200,6 +208,7 @@ def save_smolvlm(folder: Path) -> Path:
             "num_attention_heads": 2,
             "image_size": 32,
             "patch_size": 8,
+            **(vision or {}),
         },
         image_token_id=4,
         pad_token_id=0,
