@@ -48,7 +48,10 @@ class Descent:
                 that is not finite.
         """
         parameters = self.parameters[name]
-        gradients = torch.autograd.grad(loss, parameters)
+        for parameter in parameters:  # or the last gradient would stand beside the next
+            parameter.grad = None
+        # a policy that was made elsewhere has parameters that its actions do not depend on
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         if self.all_reduce is not None:
             self.all_reduce(gradients)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

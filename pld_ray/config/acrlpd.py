@@ -51,11 +51,26 @@ class ACRLPDParams(LearnerParams):
     )
 
     # --- the policy and its improvement ----------------------------------------------------------
-    improvement: Literal["best_of_n", "distill"] = option(
+    actor: Literal["flow", "gaussian", "lerobot"] = option(
+        "flow",
+        "`flow`: an MLP over state vectors. `gaussian`: a Gaussian over chunks, of an MLP over "
+        "state vectors. `lerobot`: the policy of `actor_path`, whole, cameras and task included. "
+        "The last two are experimental: no run to the end.",
+    )
+    actor_path: str | None = option(
+        None, "Folder of the PI0, PI0.5 or SmolVLA policy that actor=lerobot goes on training."
+    )
+    actor_tokenizer_path: str | None = option(
+        None, "Local folder of its tokeniser, where it names one on the hub."
+    )
+    actor_task: str | None = option(None, "Instruction that it is told; None is the environment's.")
+    improvement: Literal["best_of_n", "distill", "bptt", "sac"] = option(
         "best_of_n",
-        "`best_of_n`: the flow is cloned from data, and the best of its candidates is played. "
+        "`best_of_n`: the policy is cloned from data, and the best of its candidates is played. "
         "`distill`: a one-step policy follows the flow and climbs Q (FQL), and one draw of it is "
-        "played. Experimental: no run to the end.",
+        "played. `bptt`: the flow itself climbs Q through its steps while it clones. `sac`: a "
+        "Gaussian climbs Q with its entropy while it clones. All but `best_of_n` are experimental: "
+        "no run to the end.",
     )
     num_candidates: int = option(
         32, "N: chunks among which the critics choose when acting.", within="[1, 1024]"
@@ -81,8 +96,14 @@ class ACRLPDParams(LearnerParams):
     ema_decay: float = with_default(LearnerParams, "ema_decay", 0.999)
     temperature: float = option(
         0.0,
-        "Weight of the policy's entropy; a flow has no tractable log-probability, so it is 0.",
+        "Weight of the entropy of a Gaussian's chunks at the start; then it is learnt. 0 leaves "
+        "entropy out, as it must for a flow, which has no tractable log-probability.",
         within="[0, 1e6]",
+    )
+    target_entropy: float | None = option(
+        None,
+        "Entropy of a chunk, in nats, towards which the temperature is learnt; None is half a nat "
+        "below zero for each of the chunk's H A values.",
     )
 
     # --- phases ----------------------------------------------------------------------------------
@@ -128,7 +149,27 @@ class ACRLPDParams(LearnerParams):
             f"at most horizon={self.horizon}: a chunk holds no more actions",
         )
         need(
-            self.temperature == 0,
+            self.temperature == 0 or self.actor == "gaussian",
             "temperature",
             "0: a flow has no tractable log-probability, so that its entropy cannot be weighed",
+        )
+        need(
+            self.temperature == 0 or self.improvement == "sac",
+            "temperature",
+            f"0 with improvement={self.improvement}: sac alone weighs the entropy",
+        )
+        fitting = {
+            "flow": ("best_of_n", "distill", "bptt"),
+            "gaussian": ("best_of_n", "sac"),
+            "lerobot": ("best_of_n", "bptt"),
+        }[self.actor]
+        need(
+            self.improvement in fitting,
+            "improvement",
+            f"{' or '.join(fitting)} with actor={self.actor}",
+        )
+        need(
+            (self.actor == "lerobot") == (self.actor_path is not None),
+            "actor_path",
+            "the folder of a policy with actor=lerobot, and None with any other",
         )

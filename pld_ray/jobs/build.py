@@ -27,6 +27,7 @@ from pld_ray.algorithm.stored_columns import (
 )
 from pld_ray.columns import SUCCESS, VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.start_check import check_start
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, check_fits, episodes_in
@@ -177,7 +178,8 @@ def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
     """Raise ConfigError if the networks alone, or one batch, cannot fit into this machine.
 
     Counted is what there is at the least: float32 weights, gradients and Adam's two moments of the
-    actor's and the critics' hidden layers, the targets' weights, and one activation of each layer.
+    actor's and the critics' hidden layers, the targets' weights, and one activation of each layer
+    for every transition of a batch, or every candidate of its targets.
     """
     params = config.algorithm
     inputs = sum(int(np.prod(s.shape or ())) for k, s in spaces.items() if k in VECTOR_KEYS)
@@ -185,7 +187,8 @@ def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
     weights = sum(one * other for one, other in pairwise(widths))
     critics = params.num_critics
     networks = 4 * weights * (4 * (1 + critics) + critics)
-    batch = 4 * params.batch_size * sum(widths) * critics
+    draws = params.target_draws if isinstance(params, ACRLPDParams) else 1
+    batch = 4 * params.batch_size * draws * sum(widths) * critics
     total = machine_memory()
     if networks + batch > total:
         raise ConfigError(
@@ -193,6 +196,7 @@ def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
             f"{batch / 1e9:,.0f} GB, and this machine has {total / 1e9:.1f} GB: lower "
             f"algorithm.hidden_dims={params.hidden_dims}, algorithm.num_critics={critics} or "
             f"algorithm.batch_size={params.batch_size}"
+            + (f" or algorithm.target_candidates={draws}" if draws > 1 else "")
         )
 
 

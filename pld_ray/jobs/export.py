@@ -11,7 +11,9 @@ from pld_ray.algorithm.residual.pretrained import read_networks
 from pld_ray.config import ConfigError
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.jobs.build import open_environment
+from pld_ray.policies.actors import load_actor, write_actor
 from pld_ray.policies.exported import write_policy
+from pld_ray.rollout.factory import task_instructions
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import check_trusted
 
@@ -20,6 +22,8 @@ def export(
     run_dir: pathlib.Path, folder: pathlib.Path, name: str | None = None, trust: bool = False
 ) -> pathlib.Path:
     """Write the averaged policy of a checkpoint, and the critics that choose for it.
+
+    A LeRobot policy is written as one, without critics: one draw of it is played.
 
     Args:
         run_dir: of the run.
@@ -47,10 +51,14 @@ def export(
     checkpoint = chosen(run, name)
     env = open_environment(config)
     params, spaces = config.algorithm, env.observation_space
-    networks = ChunkedNetworks.of_spaces(spaces, env.action_space, params)
+    seeing = load_actor(params, task_instructions(config.env.settings()))
+    networks = ChunkedNetworks.of_spaces(spaces, env.action_space, params, seeing=seeing)
     env.close()
     saved = read_networks(checkpoint)
     networks.load_state_dict({key: torch.as_tensor(value) for key, value in saved.items()})
+    if seeing is not None:
+        write_actor(networks.ema_actor, folder)
+        return checkpoint
     shapes = {key: tuple(spaces[key].shape or ()) for key in networks.observation_keys}
     write_policy(folder, networks.acting_state(), params, shapes, networks.action_dim)
     return checkpoint

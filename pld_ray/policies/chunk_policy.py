@@ -41,6 +41,9 @@ class ChunkPolicy:
         self.chunk_size = networks.params.horizon
         self.n_action_steps = networks.params.played
         self.input_features = {key: tuple(shapes[key]) for key in networks.observation_keys}
+        for key in networks.image_columns:  # declared channel-first, as by LeRobot
+            height, width, channels = shapes[key]
+            self.input_features[key] = channels, height, width
         self.num_candidates = 1 if cloned else networks.params.acting_candidates
 
     def infer(
@@ -58,7 +61,7 @@ class ChunkPolicy:
 
     def _chunk(self, observations: Mapping[str, np.ndarray], row: int, seed: int) -> np.ndarray:
         rng = np.random.default_rng([*self.seed, seed])
-        shape = (self.num_candidates, 1, self.chunk_size, self.action_dim)
+        shape = (self.num_candidates, 1, *self.networks.ema_actor.noise_shape)
         noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
         observation = {
             key: torch.from_numpy(np.asarray(observations[key][row : row + 1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -170,6 +171,16 @@ def _cast_smolvla(
         prefix = f"model.vlm_with_expert.{name}."
         saved = next(tensor.dtype for key, tensor in weights.items() if key.startswith(prefix))
         part.to(saved if dtype is None else DTYPES[dtype])
+
+
+def distinct_names(state: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """Names of a state, one for each tensor: tied weights are stored once."""
+    first: dict[tuple[int, torch.Size], str] = {}
+    names = []
+    for name, tensor in state.items():
+        if tensor.numel() == 0 or first.setdefault((tensor.data_ptr(), tensor.shape), name) == name:
+            names.append(name)
+    return tuple(names)
 
 
 def _first(names: list[str]) -> str:

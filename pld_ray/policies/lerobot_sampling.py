@@ -165,10 +165,8 @@ class FlowSampler:
     def __call__(
         self, batch: Batch, generators: Generators, leftover: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        state = self._policy.prepare_state(self._decoded(batch)) if self._takes_state else None
-        hidden, valid, cache = self._read_prefix(batch, state)
-        # π0 gives its state to every denoising step, SmolVLA to the prefix
-        given = {} if self._smolvla or state is None else {"state": state}
+        state = self.state_of(batch)
+        hidden, valid, cache = self.read_prefix(batch, state)
         guidance: dict[str, Any] = {}
         if leftover is not None:
             guidance = {
@@ -178,9 +176,7 @@ class FlowSampler:
                 "prev_chunk_left_over": leftover,
             }
         actions = euler_integrate(
-            lambda noisy, time: self._policy.model.denoise_step(
-                **given, x_t=noisy, timestep=time, prefix_pad_masks=valid, past_key_values=cache
-            ),
+            lambda noisy, time: self.velocity(noisy, time, state, valid, cache),
             row_noise(generators, self._noise_shape, valid.device),
             self._num_steps,
             **guidance,
@@ -190,7 +186,21 @@ class FlowSampler:
     def compile(self) -> None:
         self._policy.model.denoise_step = torch.compile(self._policy.model.denoise_step)
 
-    def _read_prefix(self, batch: Batch, state: Tensor | None) -> tuple[Tensor, Tensor, Any]:
+    def state_of(self, batch: Batch) -> Tensor | None:
+        """The state as the network takes it, [B, max_state_dim]; None where the prompt has it."""
+        return self._policy.prepare_state(self._decoded(batch)) if self._takes_state else None
+
+    def velocity(
+        self, noisy: Tensor, time: Tensor, state: Tensor | None, valid: Tensor, cache: Any
+    ) -> Tensor:
+        """Of chunks [B, T, max_action_dim] at times [B], given what `read_prefix` returned."""
+        # π0 gives its state to every denoising step, SmolVLA to the prefix
+        given = {} if self._smolvla or state is None else {"state": state}
+        return self._policy.model.denoise_step(
+            **given, x_t=noisy, timestep=time, prefix_pad_masks=valid, past_key_values=cache
+        )
+
+    def read_prefix(self, batch: Batch, state: Tensor | None) -> tuple[Tensor, Tensor, Any]:
         """Last hidden state [B, P, F], valid tokens [B, P], and the keys and values."""
         policy, model = self._policy, self._policy.model
         language = (batch[OBS_LANGUAGE_TOKENS], batch[OBS_LANGUAGE_ATTENTION_MASK])

@@ -15,7 +15,7 @@ from pld_ray.data.training_windows import Needed
 from pld_ray.policies.checkpoint import CONFIG, PolicyCheckpoint, open_checkpoint
 from pld_ray.policies.lerobot_adapter import SUPPORTED_TYPES
 from pld_ray.policies.lerobot_names import environment_names, needed_features
-from pld_ray.policies.lerobot_network import load_config, load_trainable_network
+from pld_ray.policies.lerobot_network import distinct_names, load_config, load_trainable_network
 from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
 
 
@@ -106,7 +106,7 @@ def load_trainee(config: FinetuneConfig) -> Trainee:
         policy.train(),
         preprocess,
         needed_by(checkpoint, settings.rename_map),
-        distinct_names(policy),
+        distinct_names(policy.state_dict()),
     )
 
 
@@ -129,13 +129,3 @@ def freeze(policy: torch.nn.Module, prefixes: list[str]) -> None:
             parameters[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise ConfigError("algorithm.freeze leaves nothing to train: take a prefix out")
-
-
-def distinct_names(policy: torch.nn.Module) -> tuple[str, ...]:
-    """Names of the state, one for each tensor: tied weights are stored once."""
-    first: dict[tuple[int, torch.Size], str] = {}
-    names = []
-    for name, tensor in policy.state_dict().items():
-        if tensor.numel() == 0 or first.setdefault((tensor.data_ptr(), tensor.shape), name) == name:
-            names.append(name)
-    return tuple(names)

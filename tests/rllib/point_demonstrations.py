@@ -14,11 +14,11 @@ SIDE, EPISODE_LENGTH = 0.6, 25
 
 
 def record(
-    root: pathlib.Path, episodes: int = 12, good: float = 0.5, seed: int = 0
+    root: pathlib.Path, episodes: int = 12, good: float = 0.5, env: PointEnv | None = None
 ) -> pathlib.Path:
     """Half of the episodes go to the goal, the others away from it."""
     writer = EpisodeWriter(root, Recording("reach the goal", 20))
-    env = PointEnv(EPISODE_LENGTH, side=SIDE)
+    env = env or PointEnv(EPISODE_LENGTH, side=SIDE)
     rng = np.random.default_rng(0)
     while len(writer) < episodes:
         sign = 1.0 if len(writer) < good * episodes else -1.0

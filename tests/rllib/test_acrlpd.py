@@ -170,7 +170,7 @@ def test_tune_varies_the_horizon(demonstrations, tmp_path):
         ({"horizon": 50}, r"episode \d+ has \d+ steps and algorithm.horizon=50: lower the horizon"),
         ({"n_action_steps": 4}, "n_action_steps=4: must be at most horizon=3"),
         ({"temperature": 0.1}, "temperature=0.1: must be 0: a flow has no tractable"),
-        ({"improvement": "bptt"}, "improvement='bptt': must be best_of_n or distill"),
+        ({"improvement": "sac"}, "improvement='sac': must be best_of_n or distill or bptt with"),
     ],
 )
 def test_what_cannot_be_learnt_is_refused(build, demonstrations, training, message):

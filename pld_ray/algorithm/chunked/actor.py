@@ -1,39 +1,66 @@
-"""Actors over action chunks: a flow, and a one-step policy distilled from it."""
+"""Actors over action chunks: a flow, a one-step policy distilled from it, a Gaussian."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from pld_ray.algorithm.chunked import losses
 
 
 class ChunkActor(Protocol):
-    """What the update, the runner and an export need of an actor; chunks are in [-1, 1].
+    """What the update, the runner and an export need of an actor.
 
     An observation is whatever `ChunkedNetworks.encode` makes of a batch. Randomness is handed in,
     so that equal noise gives equal chunks whoever shares the batch.
+
+    Attributes:
+        kind: what its loss is called in the metrics.
+        noise_shape: of the noise that makes one chunk.
     """
 
-    def features(self, observation: Tensor) -> Tensor:
+    kind: str
+    noise_shape: tuple[int, int]
+
+    def features(self, observation: Any) -> Tensor:
         """What the critics see, [B, Z]."""
 
-    def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
-        """Chunks [K, B, H, A] of the same B observations from noise [K, B, H, A]."""
+    def sample(self, observation: Any, noise: Tensor) -> Tensor:
+        """Chunks [K, B, H, A] of the same B observations from noise [K, B, *noise_shape]."""
 
     def bc_loss(
         self,
-        observation: Tensor,
+        observation: Any,
         chunks: Tensor,
         weights: Tensor,
         noise: Tensor,
         time: Tensor,
         total: Tensor | None = None,
     ) -> Tensor:
-        """L_BC of chunks [B, H, A] under weights [B, H], at noise [B, H, A] and times [B]."""
+        """L_BC of chunks [B, H, A] under weights [B, H], at noise [B, *noise_shape], times [B]."""
+
+
+class SeeingActor(ChunkActor, Protocol):
+    """An actor that reads the environment's columns itself: a policy with cameras and a task.
+
+    Attributes:
+        feature_dim: width of what it adds to the critics' input.
+        cameras: columns of images that it reads.
+        action_offset, action_scale: [A] each: its actions are (a - offset) / scale.
+    """
+
+    feature_dim: int
+    cameras: tuple[str, ...]
+    action_offset: Tensor
+    action_scale: Tensor
+
+    def observe(self, vector: Tensor, columns: Mapping[str, Tensor]) -> Any:
+        """The observation of B rows: the normalised vector [B, D], and their columns [B, ...]."""
 
 
 class ChunkNetwork(nn.Module):
@@ -87,12 +114,14 @@ class ChunkNetwork(nn.Module):
 
 
 class FlowActor(nn.Module):
-    """A flow from noise to chunks: its velocity field is the network.
+    """A flow from noise to chunks in [-1, 1]: its velocity field is the network.
 
     Args:
         observation_dim, horizon, action_dim, hidden_dims: of `ChunkNetwork`.
         flow_steps: Euler steps.
     """
+
+    kind = "flow"
 
     def __init__(
         self,
@@ -104,6 +133,7 @@ class FlowActor(nn.Module):
     ) -> None:
         super().__init__()
         self.flow_steps = flow_steps
+        self.noise_shape = horizon, action_dim
         self.velocity = ChunkNetwork(observation_dim, horizon, action_dim, hidden_dims, timed=True)
 
     def features(self, observation: Tensor) -> Tensor:
@@ -140,9 +170,12 @@ class DistilledActor(nn.Module):
         one_step: from noise to a chunk in one pass.
     """
 
+    kind = "flow"
+
     def __init__(self, flow: FlowActor, one_step: ChunkNetwork) -> None:
         super().__init__()
         self.flow, self.one_step = flow, one_step
+        self.noise_shape = flow.noise_shape
 
     def features(self, observation: Tensor) -> Tensor:
         """The observation itself."""
@@ -167,3 +200,63 @@ class DistilledActor(nn.Module):
     ) -> Tensor:
         """L_BC of the flow."""
         return self.flow.bc_loss(observation, chunks, weights, noise, time, total)
+
+
+class GaussianActor(nn.Module):
+    """A Gaussian over u, one mean and deviation for each value of the chunk tanh(u) (SAC).
+
+    Args:
+        observation_dim, horizon, action_dim, hidden_dims: of `ChunkNetwork`.
+    """
+
+    kind = "gaussian"
+    LOG_STD = -5.0, 2.0
+    EDGE = 1e-5  # from 1, where the log-probability of data ends
+
+    def __init__(
+        self, observation_dim: int, horizon: int, action_dim: int, hidden_dims: Sequence[int]
+    ) -> None:
+        super().__init__()
+        self.noise_shape = horizon, action_dim
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise([observation_dim, *hidden_dims]):
+            layers += [nn.Linear(inputs, outputs), nn.GELU()]
+        self.trunk = nn.Sequential(*layers, nn.Linear(hidden_dims[-1], 2 * horizon * action_dim))
+
+    def features(self, observation: Tensor) -> Tensor:
+        """The observation itself."""
+        return observation
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation of u, [B, H, A] each."""
+        mean, log_std = self.trunk(observation).unflatten(-1, (2, *self.noise_shape)).unbind(-3)
+        return mean, log_std.clamp(*self.LOG_STD)
+
+    def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
+        """Chunks [K, B, H, A] in [-1, 1]."""
+        return self.draw(observation, noise)[0]
+
+    def draw(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Chunks [..., B, H, A], and the log-probability of each whole chunk, [..., B]."""
+        mean, log_std = self(observation)
+        u = mean + log_std.exp() * noise
+        return torch.tanh(u), losses.tanh_log_prob(u, mean, log_std).sum((-1, -2))
+
+    def bc_loss(
+        self,
+        observation: Tensor,
+        chunks: Tensor,
+        weights: Tensor,
+        noise: Tensor,
+        time: Tensor,
+        total: Tensor | None = None,
+    ) -> Tensor:
+        """L_BC: the masked mean over steps of mean_d -log pi(a); noise and time are not used."""
+        u = torch.atanh(chunks.clamp(self.EDGE - 1.0, 1.0 - self.EDGE))
+        log_prob = losses.tanh_log_prob(u, *self(observation))
+        return losses.masked_mean(-log_prob.mean(-1), weights, total)
+
+
+def log_of(value: float) -> nn.Parameter:
+    """A parameter [1] that holds the logarithm of a positive number."""
+    return nn.Parameter(torch.tensor([math.log(value)]))

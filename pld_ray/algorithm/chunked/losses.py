@@ -10,15 +10,18 @@ several learners share a batch: the mean of their sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pld_ray.algorithm.ensemble import reduce_ensemble
 
 TIME_EXPONENT = 1 / 1.5  # u ** (1 / a) of a uniform u is Beta(a, 1)
 TIME_RANGE, TIME_MIN = 0.999, 0.001
+HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 Velocity = Callable[[Tensor, float], Tensor]
 
@@ -125,7 +128,31 @@ def categorical_loss(
     return masked_mean(-(log_prob * target).sum(-1).sum(0), weights, total)
 
 
-# --- improvement by distillation -----------------------------------------------------------------
+# --- improvement ---------------------------------------------------------------------------------
+
+
+def tanh_log_prob(u: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """log pi(tanh u) of each value, in nats, of u ~ N(mean, std)."""
+    gaussian = -0.5 * ((u - mean) / log_std.exp()).square() - log_std - HALF_LOG_TAU
+    slope = 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))  # log(1 - tanh(u)^2)
+    return gaussian - slope
+
+
+def climbing_loss(q: Tensor, reduction: str, logits: Tensor | None = None) -> Tensor:
+    """L_A of `bptt`: -mean max_i Q(s, a_i); q of each member at each draw, [N, K, B]."""
+    return -reduce_ensemble(q, reduction, logits).amax(0).mean()
+
+
+def sac_loss(
+    log_prob: Tensor, q: Tensor, alpha: Tensor, reduction: str, logits: Tensor | None = None
+) -> Tensor:
+    """L_A of `sac`: mean (alpha log pi(a | s) - Q(s, a)); log_prob [B], q [N, B]."""
+    return (alpha * log_prob - reduce_ensemble(q, reduction, logits)).mean()
+
+
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+    """-log alpha * mean (log pi + H_target): alpha falls while the entropy is above its target."""
+    return -log_alpha.squeeze() * (log_prob.detach() + target_entropy).mean()
 
 
 def distill_loss(

@@ -1,13 +1,14 @@
 """Q-chunking, one gradient step after the other, in plain PyTorch.
 
-    update_critic -> update_flow -> (update_one_step) -> update_target -> update_average
+    update_critic -> update_actor -> (update_one_step) -> update_target -> update_average
 
 The equations are in `losses.py`; here is the order in which they are applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,9 @@ from pld_ray.algorithm.metrics import UpdateMetrics
 from pld_ray.algorithm.nonfinite import Batch, LossChecks
 from pld_ray.algorithm.optimizers import AllReduce
 from pld_ray.config.acrlpd import ACRLPDParams
+
+BPTT_DRAWS = 4
+"""Chunks of which `bptt` climbs the best."""
 
 
 class WindowReplay(Protocol):
@@ -51,14 +55,22 @@ def trained_parameters(networks: ChunkedNetworks) -> dict[str, list[nn.Parameter
             "flow": list(actor.flow.parameters()),
             "one_step": list(actor.one_step.parameters()),
         }
-    return groups | {"flow": list(actor.parameters())}
+    groups[actor.kind] = [p for p in actor.parameters() if p.requires_grad]
+    if networks.log_alpha is not None:
+        groups["temperature"] = [networks.log_alpha]
+    return groups
 
 
 def make_optimizers(networks: ChunkedNetworks, params: ACRLPDParams) -> dict[str, Optimizer]:
     """Fused Adam (AdamW with weight decay) for each group of `trained_parameters`."""
-    rates = {"critic": params.critic_lr, "flow": params.actor_lr, "one_step": params.actor_lr}
+    decays = {"temperature": 0.0}
     return {
-        name: torch.optim.AdamW(group, rates[name], weight_decay=params.weight_decay, fused=True)
+        name: torch.optim.AdamW(
+            group,
+            params.critic_lr if name == "critic" else params.actor_lr,
+            weight_decay=decays.get(name, params.weight_decay),
+            fused=True,
+        )
         for name, group in trained_parameters(networks).items()
     }
 
@@ -96,8 +108,8 @@ class ChunkedUpdate:
             compile_networks(networks, params.compile_backend)
         self.targets: list[Tensor] = list(networks.target_critic.parameters())
         self.followed: list[Tensor] = list(networks.critic.parameters())
-        self.average: list[Tensor] = list(networks.ema_actor.parameters())
-        self.averaged: list[Tensor] = list(networks.actor.parameters())
+        both = zip(networks.ema_actor.parameters(), networks.actor.parameters(), strict=True)
+        self.average, self.averaged = self.trained_pairs(both)
         self.updates = 0
         self.all_reduce = all_reduce
         self.checks = LossChecks(self.device, checks_at_once)
@@ -120,8 +132,9 @@ class ChunkedUpdate:
 
         Returns:
             Means over the call: critic_loss, critic_grad_norm, td_target_mean, q_mean, q_max,
-            q_out_of_bound, flow_loss, flow_grad_norm, positive_share (of windows cloned); with
-            `distill` one_step_loss, one_step_grad_norm, q_policy.
+            q_out_of_bound, flow_loss, flow_grad_norm (of a Gaussian gaussian_loss, ...),
+            positive_share (of windows cloned); where a loss climbs Q q_policy; with `distill`
+            one_step_loss, one_step_grad_norm; with a temperature that, its loss and entropy.
 
         Raises:
             NonFiniteLossError: see the class.
@@ -152,7 +165,7 @@ class ChunkedUpdate:
         observation = self.networks.encode(batch)
         x = self.networks.actor.features(observation).detach()
         self.update_critic(batch, x)
-        self.update_flow(batch, observation)
+        self.update_actor(batch, observation, x)
         if isinstance(self.networks.actor, DistilledActor):
             self.update_one_step(batch, observation, x)
         self.update_target()
@@ -187,7 +200,7 @@ class ChunkedUpdate:
         networks, params = self.networks, self.params
         observation = networks.encode(batch, successor=True)
         x = networks.actor.features(observation)
-        noise = self.noise(params.target_draws, *batch["actions"].shape)
+        noise = self.noise(params.target_draws, len(x), *networks.actor.noise_shape)
         chunk = networks.choose(x, networks.actor.sample(observation, noise))
         members = draw_members(params.num_critics, params.num_subsample_critics, self.generator)
         critic = networks.target_critic
@@ -205,20 +218,56 @@ class ChunkedUpdate:
         distribution = categorical.project(probability, reward, discount, critic.atoms)
         return distribution @ critic.atoms, distribution
 
-    def update_flow(self, batch: Batch, observation: Tensor) -> None:
-        """L_BC: clone what may be cloned."""
+    def update_actor(self, batch: Batch, observation: Any, x: Tensor) -> None:
+        """L_BC: clone what may be cloned; and L_A of `bptt` and `sac`: climb the online critics."""
         chunks, weights = batch["actions"], self.cloning_weights(batch)
         uniform = torch.rand(len(chunks), generator=self.generator, device=self.device)
         loss = self.networks.actor.bc_loss(
             observation,
             chunks,
             weights,
-            self.noise(*chunks.shape),
+            self.noise(len(chunks), *self.networks.actor.noise_shape),
             losses.flow_time(uniform),
             self.total(weights),
         )
-        self.descent.step("flow", self.params.bc_weight * loss, batch, self.updates)
+        loss = self.params.bc_weight * loss
+        log_prob = None
+        if self.params.improvement in ("bptt", "sac"):
+            climbing, log_prob = self.climb(observation, x)
+            loss = loss + self.params.actor_weight * climbing
+        self.descent.step(self.networks.actor.kind, loss, batch, self.updates)
         self.metrics.record("positive_share", weights.amax(1).mean())
+        if log_prob is not None and self.networks.log_alpha is not None:
+            self.update_temperature(batch, log_prob)
+
+    def climb(self, observation: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """L_A of `bptt`, through the flow's steps; or of `sac`, with the chunks' log pi [B]."""
+        networks, critic = self.networks, self.networks.critic
+        logits = None if critic.reduction_logits is None else critic.reduction_logits.detach()
+        reduction = self.params.actor_reduction
+        if self.params.improvement == "bptt":
+            noise = self.noise(BPTT_DRAWS, len(x), *networks.actor.noise_shape)
+            q = networks.judge(x, networks.actor.sample(observation, noise))
+            self.metrics.record("q_policy", q.detach())
+            return losses.climbing_loss(q, reduction, logits), None
+        chunks, log_prob = networks.actor.draw(observation, self.noise(len(x), *self.chunk_shape))
+        q = critic.value(networks.outputs(critic, x, chunks))
+        self.metrics.record("q_policy", q.detach())
+        alpha = (
+            networks.log_alpha.detach().exp() if networks.log_alpha is not None else q.new_zeros(1)
+        )
+        return losses.sac_loss(log_prob, q, alpha, reduction, logits), log_prob
+
+    def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
+        """Move the entropy of chunks towards `target_entropy`."""
+        log_alpha = self.networks.log_alpha
+        assert log_alpha is not None
+        target = self.params.target_entropy
+        target = -0.5 * math.prod(self.chunk_shape) if target is None else target
+        loss = losses.temperature_loss(log_alpha, log_prob, target)
+        self.descent.step("temperature", loss, batch, self.updates)
+        self.metrics.record("temperature", log_alpha.detach().exp())
+        self.metrics.record("entropy", -log_prob.detach().mean())
 
     def update_one_step(self, batch: Batch, observation: Tensor, x: Tensor) -> None:
         """L_A of `distill`: follow the flow, and climb the online critics."""
@@ -253,6 +302,17 @@ class ChunkedUpdate:
             torch._foreach_lerp_(self.average, self.averaged, 1.0 - self.params.ema_decay)
 
     # --- pieces of it ----------------------------------------------------------------------------
+
+    @property
+    def chunk_shape(self) -> tuple[int, int]:
+        """H, A."""
+        return self.params.horizon, self.networks.action_dim
+
+    @staticmethod
+    def trained_pairs(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+        """Averages and what they are of, without what is never trained."""
+        kept = [(average, of) for average, of in pairs if average is not of]
+        return [average for average, _ in kept], [of for _, of in kept]
 
     def window_weights(self, batch: Batch) -> Tensor:
         """w_b: 1 for the windows that train the critics, [B]."""

@@ -13,9 +13,12 @@ from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.policies.actors import actor_facts, told_task
 from pld_ray.replay import ReplaySchema
 from pld_ray.rllib.chunked.offline import check_episodes
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
+from pld_ray.rollout import factory
+from pld_ray.rollout.vector_env import check_policy_matches
 
 
 class ACRLPDConfig(OffPolicyConfig):
@@ -42,7 +45,12 @@ class ACRLPDConfig(OffPolicyConfig):
 
         params: Any = dataclasses.asdict(self.learner_params())
         return RLModuleSpec(
-            module_class=ChunkedModule, model_config={"params": params, "seed": self.seed or 0}
+            module_class=ChunkedModule,
+            model_config={
+                "params": params,
+                "seed": self.seed or 0,
+                "tasks": factory.task_instructions(self.env_config),
+            },
         )
 
     def get_default_learner_class(self) -> type:
@@ -51,11 +59,25 @@ class ACRLPDConfig(OffPolicyConfig):
         return ACRLPDLearner
 
     def cameras(self, observations: gym.spaces.Dict) -> list[str]:
-        return []
+        facts = actor_facts(self.learner_params())
+        return list(facts.cameras) if facts else []
+
+    def check_environment(self, env: Any, actions: gym.spaces.Box) -> None:
+        params = self.learner_params()
+        facts = actor_facts(params)
+        if facts is not None:
+            told_task(params, factory.task_instructions(self.env_config))
+            policy: Any = facts
+            check_policy_matches(policy, env.observation_space, actions)
 
     def check_demonstrations(self, episodes: Sequence[EpisodeFacts]) -> None:
         check_episodes(episodes, self.learner_params())
 
     def replay_schema(self, spaces: gym.spaces.Dict, actions: gym.spaces.Box) -> ReplaySchema:
-        networks = ChunkedNetworks.of_spaces(spaces, actions, self.learner_params())
+        params = self.learner_params()
+        vectors = dataclasses.replace(
+            params, actor="flow", actor_path=None, improvement="best_of_n", temperature=0.0
+        )
+        networks = ChunkedNetworks.of_spaces(spaces, actions, vectors)
+        networks.image_columns = {key: key for key in self.cameras(spaces)}
         return replay_schema(networks, spaces, actions)

@@ -9,6 +9,7 @@ from ray.rllib.core.columns import Columns
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.columns import BASE_ACTION
 from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.policies.actors import load_actor
 from pld_ray.rllib.module import NetworksModule
 
 
@@ -16,12 +17,10 @@ class ChunkedModule(NetworksModule):
     """Its chunks are planned and played out by the environment, which shows the next action."""
 
     def make_networks(self) -> ChunkedNetworks:
-        return ChunkedNetworks.of_spaces(
-            self.observation_space,
-            self.action_space,
-            ACRLPDParams(**self.model_config["params"]),
-            self.model_config["seed"],
-        )
+        params = ACRLPDParams(**self.model_config["params"])
+        spaces, actions = self.observation_space, self.action_space
+        seed, tasks = self.model_config["seed"], self.model_config["tasks"]
+        return ChunkedNetworks.of_spaces(spaces, actions, params, seed, load_actor(params, tasks))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {Columns.ACTIONS: batch[Columns.OBS][BASE_ACTION]}

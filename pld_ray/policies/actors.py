@@ -1,0 +1,62 @@
+"""Actors that Q-chunking does not build itself; LeRobot is imported where one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pld_ray.config.acrlpd import ACRLPDParams
+
+if TYPE_CHECKING:
+    from pld_ray.policies.lerobot_actor import Facts, LeRobotActor
+
+
+def load_actor(params: ACRLPDParams, tasks: Sequence[str]) -> LeRobotActor | None:
+    """The policy of `actor_path` that the parameters go on training; None for any other actor.
+
+    Raises:
+        FileNotFoundError, ValueError: see `LeRobotActor`; or no task to tell it, or several.
+    """
+    if params.actor != "lerobot":
+        return None
+    from pld_ray.policies.lerobot_actor import LeRobotActor
+
+    path, tokenizer = params.actor_path or "", params.actor_tokenizer_path
+    task = told_task(params, tasks)
+    return LeRobotActor(path, task, params.horizon, params.flow_steps, tokenizer)
+
+
+def told_task(params: ACRLPDParams, tasks: Sequence[str]) -> str:
+    """The one instruction that the policy is told.
+
+    Raises:
+        ValueError: the environment has none, or several.
+    """
+    told = [task for task in tasks if task] if params.actor_task is None else [params.actor_task]
+    if len(told) != 1:
+        raise ValueError(
+            f"algorithm.actor=lerobot is told one task, and the environment names {len(told)}: set "
+            "algorithm.actor_task"
+        )
+    return told[0]
+
+
+def actor_facts(params: ACRLPDParams) -> Facts | None:
+    """What the folder of `actor_path` says, without its weights; None for any other actor.
+
+    Raises:
+        FileNotFoundError, ValueError: see `LeRobotActor`.
+    """
+    if params.actor != "lerobot":
+        return None
+    from pld_ray.policies.lerobot_actor import read_facts
+
+    return read_facts(params.actor_path or "", params.horizon)
+
+
+def write_actor(actor: LeRobotActor, folder: Path) -> None:
+    """The policy as LeRobot loads it, see `lerobot_actor.write_actor`."""
+    from pld_ray.policies import lerobot_actor
+
+    lerobot_actor.write_actor(actor, folder)
