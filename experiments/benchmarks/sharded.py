@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -42,7 +43,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
+    # LeRobot prints what it loads
+    with tempfile.TemporaryDirectory() as name, contextlib.redirect_stdout(sys.stderr):
         folder = pathlib.Path(name)
         act = versus_lerobot("act", folder / "act", 64, arguments.turns, 30)
         smolvla = versus_lerobot("smolvla", folder / "smolvla", 8, arguments.turns, 12)
