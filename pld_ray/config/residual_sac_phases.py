@@ -50,11 +50,6 @@ class PhaseParams:
         within="(0, 100]",
     )
 
-    residual_trial: bool = option(
-        False,
-        "Validate and deploy the base policy until the residual's last 50 training episodes, 20 at "
-        "least, succeed as often as those of the base policy did while collecting.",
-    )
     compose_base: bool = option(
         True,
         "Add the residual to the base action. False learns the whole action, of which delta spans "

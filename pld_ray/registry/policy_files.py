@@ -34,7 +34,7 @@ TOKENIZER_FILES = (".json", ".model", ".txt")
 def export_policy(
     checkpoint: pathlib.Path, config: TrainConfig, folder: pathlib.Path
 ) -> dict[str, Any]:
-    """Write base + residual of a checkpoint into `folder`; while on trial, with beta 0.
+    """Write base + residual of a checkpoint into `folder`.
 
     Returns:
         The content of `policy_config.json`.
@@ -45,18 +45,12 @@ def export_policy(
     """
     from pld_ray.algorithm.residual.networks import trained_only
     from pld_ray.algorithm.residual.pretrained import read_networks
-    from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
     from pld_ray.files.state_tree import save_tree
     from pld_ray.rllib.config import ResidualSACConfig
-    from pld_ray.rllib.progress import Progress, read_progress
 
     left_out = trained_only(config.algorithm)
     state = read_networks(checkpoint)
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
-    progress = Progress(ResidualScaleSchedule(config.algorithm), config.algorithm.utd)
-    progress.restore(read_progress(checkpoint))
-    if progress.on_trial:
-        acting["residual_scale"] = acting["residual_scale"] * 0
     model_config = dict(ResidualSACConfig.of_run(config).get_default_rl_module_spec().model_config)
     folder.mkdir(parents=True, exist_ok=True)
     params = dict(model_config["params"])

@@ -103,8 +103,6 @@ class BaseCollection:
         self.warmup: list[Columns] = []
         self.rounds: list[int] = []
         """Environment steps of each round, those of a cache that are still to be counted too."""
-        self.outcomes: list[bool] = []
-        """Success of every episode of the base policy that has ended."""
         self._order = StartOrder()
         self._counted = 0
         self._started = False
@@ -126,7 +124,7 @@ class BaseCollection:
             self._count(self.rounds[-1])
             self._sort(batches)
             if not self._incomplete() and (cache := self._cache()) is not None:
-                cache.save(self.offline, self.warmup, self.rounds, self.outcomes)
+                cache.save(self.offline, self.warmup, self.rounds)
         if self._counted < len(self.rounds) or self._incomplete():
             return False
         self._feed()
@@ -138,7 +136,7 @@ class BaseCollection:
         cache = self._cache()
         if cache is not None and not self.rounds:
             if cache.exists():
-                offline, warmup, self.rounds, self.outcomes = cache.load()
+                offline, warmup, self.rounds = cache.load()
                 self.offline, self.warmup = all_with_success(offline), all_with_success(warmup)
                 return
             cache.check_writable()
@@ -177,8 +175,6 @@ class BaseCollection:
     def _sort(self, batches: list[EpisodeBatch]) -> None:
         for ended in ended_episodes(batches):
             _, episode, summary = ended
-            if not self._random_actions:
-                self.outcomes.append(summary.success)
             if summary.success and self._offline_incomplete():
                 self.offline.append(episode)
             if self._random_actions or self.params.warmup_actions == "base":
@@ -192,8 +188,6 @@ class BaseCollection:
     def _feed(self) -> None:
         """Fill both rings; take the observation statistics, or a pretrained critic and its own."""
         self.progress.collection_stored_steps = num_steps(self.warmup)
-        self.progress.base_episodes = len(self.outcomes)
-        self.progress.base_successes = sum(self.outcomes)
         shards = max(1, self.config.num_learners)
         self.learners.store(
             [
@@ -224,11 +218,7 @@ class BaseCollection:
 
     def save(self, folder: pathlib.Path) -> None:
         """Write what has been collected so far into a checkpoint."""
-        tree: dict[str, Any] = {
-            "rounds": self.rounds,
-            "counted": self._counted,
-            "outcomes": self.outcomes,
-        }
+        tree: dict[str, Any] = {"rounds": self.rounds, "counted": self._counted}
         for name, episodes in (
             ("offline", self.offline),
             ("warmup", self.warmup + self._order.held_back),
@@ -243,7 +233,7 @@ class BaseCollection:
         Raises:
             StateFileError: a file is damaged.
         """
-        tree: dict[str, Any] = {"rounds": [], "counted": 0, "outcomes": []}
+        tree: dict[str, Any] = {"rounds": [], "counted": 0}
         if (folder / STATE_FILE).with_suffix(".json").is_file():
             tree = load_tree(folder / STATE_FILE)
         none: dict[str, Any] = {"columns": {}, "episode_lengths": []}
@@ -252,7 +242,6 @@ class BaseCollection:
             for name in ("offline", "warmup")
         )
         self.rounds, self._counted = tree["rounds"], tree["counted"]
-        self.outcomes = tree.get("outcomes", [])
         steps = sum(self.rounds[: self._counted])
         self.progress.env_steps = self.progress.collection_env_steps = steps
         self._order, self._started, self._random_actions = StartOrder(), False, False

@@ -191,20 +191,19 @@ class OffPolicy(Algorithm):
     def evaluate_residual(
         self, init_state_ids: list[int], residual_scale: float | None = None
     ) -> list[EpisodeResult]:
-        """Episodes of base + residual, deterministic, at this beta or the one that is deployed."""
-        scale = self.progress.deployed_scale if residual_scale is None else residual_scale
-        residual = {"residual": Contestant(residual_scale=scale)}
+        """Episodes of base + residual, deterministic, at this beta or the one in force."""
+        residual = {"residual": Contestant(residual_scale=residual_scale)}
         return self.start_evaluation(init_state_ids, residual).wait()["residual"]
 
     def start_validation(self, init_state_ids: list[int], at_final_scale: bool) -> Evaluation:
-        """Base + residual at the deployed beta and, if asked for, at the schedule's final one too.
+        """Base + residual at the beta in force and, if asked for, at the schedule's final one too.
 
         Returns:
             An evaluation of `residual` and, where the two differ, of `final_scale`.
         """
-        scales = {"residual": self.progress.deployed_scale}
+        scales = {"residual": self.residual_scale}
         final = self.progress.schedule.params.residual_scale
-        if at_final_scale and final != scales["residual"]:
+        if at_final_scale and final != self.residual_scale:
             scales["final_scale"] = final
         contestants = {name: Contestant(residual_scale=scale) for name, scale in scales.items()}
         return self.start_evaluation(init_state_ids, contestants)
@@ -314,7 +313,7 @@ def evaluate_init_states(
 ) -> tuple[dict[str, Any], int, int]:
     """RLlib's `custom_evaluation_function`: success on `config.held_init_states`."""
     group = eval_group or algorithm.env_runner_group
-    contestants = {"residual": Contestant(residual_scale=algorithm.progress.deployed_scale)}
+    contestants = {"residual": Contestant()}
     evaluation = Evaluation(group, algorithm.config.held_init_states, contestants)
     episodes = evaluation.wait()["residual"]
     steps = sum(episode.length for episode in episodes)

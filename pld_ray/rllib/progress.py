@@ -21,7 +21,6 @@ from pld_ray.rollout.messages import EpisodeBatch
 from pld_ray.runs.layout import PROGRESS_FILE
 
 RECENT = 50  # episodes over which `train/...` metrics are taken
-MIN_TRIAL = 20  # of these, that say how good the residual is
 RECENT_FIELDS = (
     *("success", "length", "probe_steps", "intervention_count", "intervention_steps"),
     "true_success",
@@ -33,7 +32,7 @@ REQUIRED = (
 """In every release's file."""
 OPTIONAL = (
     *("episodes", "stored_steps", "collection_stored_steps", "calql_done", "offline_done"),
-    *("next_shard", "intervention_steps", "base_episodes", "base_successes"),
+    *("next_shard", "intervention_steps"),
     *("control_steps", "late_steps"),
 )
 """Counters that later releases added."""
@@ -60,7 +59,6 @@ class Progress:
         offline_done: updates on datasets before the first environment step.
         next_shard: the learner that stores the next batch, modulo their number.
         intervention_steps: environment steps in which a person acted.
-        base_episodes, base_successes: of the base policy while collecting.
         control_steps, late_steps: at a control rate, and those after which the next began late.
         recent_episodes: the last 50.
     """
@@ -82,8 +80,6 @@ class Progress:
     offline_done: int = 0
     next_shard: int = 0
     intervention_steps: int = 0
-    base_episodes: int = 0
-    base_successes: int = 0
     control_steps: int = 0
     late_steps: int = 0
     recent_episodes: list[EpisodeSummary] = field(default_factory=list)
@@ -92,29 +88,6 @@ class Progress:
     def residual_scale(self) -> float:
         """beta_t of the schedule at this moment."""
         return self.schedule.value(self.env_steps - self.collection_env_steps)
-
-    @property
-    def on_trial(self) -> bool:
-        """The residual has still to show that it does as well as the base (`residual_trial`)."""
-        if not (self.schedule.params.residual_trial and self.base_episodes):
-            return False
-        acted = self._autonomous()
-        return len(acted) < MIN_TRIAL or sum(acted) / len(acted) < self.base_rate
-
-    @property
-    def base_rate(self) -> float:
-        """Success of the base policy while collecting."""
-        return self.base_successes / self.base_episodes
-
-    @property
-    def deployed_scale(self) -> float:
-        """beta of what is validated and exported: 0, the base policy, during a trial."""
-        return 0.0 if self.on_trial else self.residual_scale
-
-    def _autonomous(self) -> list[bool]:
-        """Success of the recent episodes in which the residual acted and nobody intervened."""
-        recent = self.recent_episodes
-        return [e.success for e in recent if e.residual_acted and not e.intervened]
 
     def count(self, batches: Sequence[EpisodeBatch], metrics: MetricsLogger) -> list[ReplayBatch]:
         """Count batches of the runners; the update debt grows by what will be stored.
@@ -179,22 +152,18 @@ class Progress:
         `success_rate` is autonomous: of episodes in which the residual acted and nobody intervened.
         Those with an intervention have an `assisted_success_rate`. From the first one on there are
         `intervention_share` (of the steps), and `intervention_count_mean` and
-        `intervention_steps_mean` of an episode too. With `residual_trial` it says who is deployed.
-        At a control rate there are `late_steps` and `late_step_share`, of all steps. With a reward
-        classifier `classifier_disagreement` is the share of episodes whose success it judged
-        otherwise than the environment.
+        `intervention_steps_mean` of an episode too. At a control rate there are `late_steps` and
+        `late_step_share`, of all steps. With a reward classifier `classifier_disagreement` is the
+        share of episodes whose success it judged otherwise than the environment.
         """
         recent = self.recent_episodes
         columns: dict[str, list[float]] = {
-            "train/success_rate": list(map(float, self._autonomous())),
+            "train/success_rate": [
+                e.success for e in recent if e.residual_acted and not e.intervened
+            ],
             "train/episode_len_mean": [e.length for e in recent],
             "train/probe_steps_mean": [e.probe_steps for e in recent],
         }
-        if self.schedule.params.residual_trial and self.base_episodes:
-            columns |= {
-                "train/base_success_rate": [self.base_rate],
-                "deployed_scale": [self.deployed_scale],
-            }
         if self.intervention_steps and recent:
             columns |= {
                 "train/assisted_success_rate": [e.success for e in recent if e.intervened],

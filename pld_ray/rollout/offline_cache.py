@@ -62,13 +62,7 @@ class OfflineCache:
         if not os.access(above, os.W_OK):
             raise self._unwritable(f"no permission to write to {above}")
 
-    def save(
-        self,
-        offline: list[Columns],
-        warmup: list[Columns],
-        rounds: list[int],
-        outcomes: list[bool],
-    ) -> None:
+    def save(self, offline: list[Columns], warmup: list[Columns], rounds: list[int]) -> None:
         """Write all files aside, then move the folder into place.
 
         A cache that another run has put there meanwhile stays: what it holds is as good.
@@ -77,7 +71,6 @@ class OfflineCache:
             offline: successful episodes.
             warmup: episodes of the warm-up.
             rounds: environment steps of each round in which they were collected.
-            outcomes: success of every episode of the base policy that was played for them.
 
         Raises:
             OfflineCacheError: as `check_writable`; nothing is left behind.
@@ -87,7 +80,6 @@ class OfflineCache:
         partial = pathlib.Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
         try:
             meta: dict[str, Any] = {"identity": self.identity, "rounds": rounds}
-            meta["outcomes"] = outcomes
             for name, episodes in (("offline", offline), ("warmup", warmup)):
                 columns, lengths = concatenate_episodes(episodes)
                 file = partial / f"{name}.safetensors"
@@ -101,8 +93,8 @@ class OfflineCache:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def load(self) -> tuple[list[Columns], list[Columns], list[int], list[bool]]:
-        """What `save` wrote; a cache of an earlier release has no outcomes.
+    def load(self) -> tuple[list[Columns], list[Columns], list[int]]:
+        """Offline episodes, warm-up episodes, and the environment steps of each round.
 
         Raises:
             OfflineCacheError: another identity, or a damaged file.
@@ -124,10 +116,9 @@ class OfflineCache:
         parts = [self._load_part(name, meta) for name in ("offline", "warmup")]
         try:
             rounds = [int(steps) for steps in meta["rounds"]]
-            outcomes = [bool(success) for success in meta.get("outcomes", [])]
         except (KeyError, TypeError, ValueError) as error:
             raise self._damaged(path, f"it cannot be read ({error})") from error
-        return parts[0], parts[1], rounds, outcomes
+        return parts[0], parts[1], rounds
 
     def _load_part(self, name: str, meta: dict[str, Any]) -> list[Columns]:
         file = self.folder / f"{name}.safetensors"

@@ -17,12 +17,10 @@ from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
 from pld_ray.evaluation.play import play_init_states
-from pld_ray.files.state_tree import load_tree
 from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.result_metrics import flatten_result
 from pld_ray.registry import load_policy, register_policy
-from pld_ray.registry.policy_files import export_policy
 from pld_ray.rollout.factory import ENV_NAME, make_env
 from pld_ray.rollout.vector_env import InfosPerEnv
 from pld_ray.runs.run_dir import RunDir
@@ -105,15 +103,6 @@ def test_a_registered_policy_plays_the_evaluations_episodes_bit_for_bit(trained,
         assert (success, len(actions)) == (row.success, row.length)
         assert len(actions) > 8  # the base policy plays chunks of 4
     env.close()
-
-
-def test_what_is_exported_on_trial_acts_as_the_base_policy(trained, tmp_path):
-    run = RunDir(trained.folder)
-    for trial, scale in ((False, 0.5), (True, 0.0)):
-        config = run.load_config()
-        config.algorithm.residual_trial = trial
-        export_policy(run.checkpoints / "final", config, tmp_path / str(trial))
-        assert load_tree(tmp_path / str(trial) / "policy")["residual_scale"] == scale
 
 
 def test_a_new_version_moves_the_alias_and_leaves_the_old_one(trained, mlflow_server):

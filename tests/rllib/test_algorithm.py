@@ -10,7 +10,6 @@ from local import local_learner
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.rollout.messages import SampleRequest
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -105,26 +104,6 @@ def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
     # over when the failures are: 20 steps of 8 environments, less the resets between
     assert algorithm.progress.collection_stored_steps == 48
     assert algorithm.env_steps <= 160 + 40
-
-
-def test_the_base_policy_is_deployed_while_the_residual_is_on_trial(build, tmp_path):
-    training = {"residual_trial": True, "warmup_actions": "base", "value_range": [-300.0, 300.0]}
-    config = point_config(**training)
-    config.env_config = {"entry_point": "dense_env:DenseEnv", "kwargs": {"episode_length": 40}}
-    algorithm = build(config.copy(copy_frozen=False))
-    algorithm.initialize()
-    while algorithm.progress.episodes < 8:
-        algorithm.train()
-    base, states = algorithm.evaluate_base([0, 1]), [0, 1]
-    assert algorithm.evaluate_residual(states) == base
-    assert algorithm.evaluate_residual(states, 1.0) != base
-    assert algorithm.progress.base_episodes > 0
-    algorithm.progress.recent_episodes = [EpisodeSummary(True, 40, 0)] * 20
-    assert algorithm.evaluate_residual(states) == algorithm.evaluate_residual(states, 1.0)
-    algorithm.save_checkpoint(str(tmp_path))
-    other = build(config)
-    other.load_checkpoint(str(tmp_path))
-    assert other.evaluate_residual(states) == algorithm.evaluate_residual(states)
 
 
 def test_probing_steps_are_never_stored(build):

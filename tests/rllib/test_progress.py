@@ -44,30 +44,6 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
     assert progress.update_debt == 0
 
 
-def test_a_trial_is_passed_by_episodes_as_good_as_the_base_policys():
-    params = ResidualSACParams(residual_trial=True)
-    progress, metrics = make_progress(params, utd=1.0), MetricsLogger()
-
-    def count(num, success, **played):
-        episodes = [EpisodeSummary(success, 5, **{"probe_steps": 0, **played})] * num
-        progress.count([batch_of(episodes)], metrics)
-        return progress.on_trial
-
-    assert not progress.on_trial  # there is no base policy to compare with
-    progress.base_episodes, progress.base_successes = 40, 24
-    assert count(20, True, probe_steps=5)  # over before the residual acted
-    assert count(9, True, intervention_count=1, intervention_steps=2)  # a person's
-    assert count(8, False)
-    assert count(11, True)  # 11 of 19
-    assert progress.deployed_scale == 0.0
-    assert not count(1, True)
-    assert progress.deployed_scale == progress.residual_scale == 1.0
-    assert progress.recent_metrics()["train/base_success_rate"] == 0.6
-    assert count(1, False)  # 12 of 21: the base policy's turn again
-    assert progress.recent_metrics()["deployed_scale"] == 0.0
-    assert "deployed_scale" not in make_progress(utd=1.0).recent_metrics()
-
-
 def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():
     params = ResidualSACParams(
         residual_scale_schedule="success", residual_scale_init=0.1, residual_scale_success=0.5

@@ -19,17 +19,16 @@ def episode(length, value):
 @pytest.fixture
 def cache(tmp_path):
     cache = OfflineCache(tmp_path / "cache", IDENTITY)
-    cache.save([episode(2, 1), episode(3, 2)], [episode(4, 3)], [10, 7], [True, False])
+    cache.save([episode(2, 1), episode(3, 2)], [episode(4, 3)], rounds=[10, 7])
     return cache
 
 
 def test_round_trip(cache):
-    offline, warmup, rounds, outcomes = cache.load()
+    offline, warmup, rounds = cache.load()
     assert [len(e["reward"]) for e in offline] == [3, 4]
     assert offline[1]["observation.state"][0, 0] == 2
     assert warmup[0]["observation.state"].shape == (5, 3)
     assert rounds == [10, 7]
-    assert outcomes == [True, False]
 
 
 @pytest.mark.parametrize("key", ["environment", "base_policy", "warmup_steps", "format_version"])
@@ -61,8 +60,8 @@ def test_a_truncated_or_missing_file_is_named(cache):
 
 
 def test_a_cache_that_another_run_put_there_meanwhile_stays(cache):
-    cache.save([episode(1, 9)], [], [1], [True])
-    offline, _, rounds, _ = cache.load()
+    cache.save([episode(1, 9)], [], rounds=[1])
+    offline, _, rounds = cache.load()
     assert [len(e["reward"]) for e in offline] == [3, 4]
     assert rounds == [10, 7]
     assert [p.name for p in cache.folder.parent.iterdir()] == ["cache"]
@@ -70,7 +69,7 @@ def test_a_cache_that_another_run_put_there_meanwhile_stays(cache):
 
 def test_an_empty_folder_becomes_the_cache(tmp_path):
     cache = OfflineCache(tmp_path, IDENTITY)
-    cache.save([episode(1, 9)], [], [1], [True])
+    cache.save([episode(1, 9)], [], rounds=[1])
     assert cache.load()[2] == [1]
 
 
@@ -79,7 +78,7 @@ def test_a_folder_with_other_things_is_refused_and_left_as_it_is(tmp_path):
     mine.parent.mkdir()
     mine.write_text("ten years of work")
     cache = OfflineCache(mine.parent, IDENTITY)
-    for attempt in (cache.check_writable, lambda: cache.save([episode(1, 9)], [], [1], [True])):
+    for attempt in (cache.check_writable, lambda: cache.save([episode(1, 9)], [], rounds=[1])):
         with pytest.raises(OfflineCacheError, match=r"thesis is there and no cache.*an empty"):
             attempt()
     assert mine.read_text() == "ten years of work"
@@ -105,5 +104,5 @@ def test_what_arrives_between_the_check_and_the_move_is_not_overwritten(tmp_path
 
     monkeypatch.setattr(cache, "check_writable", then_someone_writes)
     with pytest.raises(OfflineCacheError, match="cannot be written"):
-        cache.save([episode(1, 9)], [], [1], [True])
+        cache.save([episode(1, 9)], [], rounds=[1])
     assert (cache.folder / "theirs").read_text() == "kept"
