@@ -32,7 +32,7 @@ CANNOT_SHAPE_A_COLUMN = {
         "runners.max_staleness", "runners.num_learners", "runners.num_gpus_per_learner",
     },
     "where it runs, and how long that may take": {
-        "env.assets", "output_dir", "offline_cache", "ray_address",
+        "env.assets", "env.control_hz", "output_dir", "offline_cache", "ray_address", "ray_port",
         "policy.placement", "policy.replicas", "policy.max_replicas", "policy.max_batch_size",
         "policy.max_wait_ms", "policy.num_cpus_per_replica", "policy.num_gpus_per_replica",
         "policy.deadline_s", "policy.hang_timeout_s",
