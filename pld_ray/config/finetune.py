@@ -90,7 +90,8 @@ class LearnersConfig:
     num_learners: int = option(
         0,
         "0 trains in this process; more are workers of Ray Train, which take the micro-batches in "
-        "turn and shard the policy, its average and its optimiser (FSDP2).",
+        "turn and shard the policy, its average and its optimiser (FSDP2). Experimental beyond two "
+        "on CPUs.",
         within="[0, 4096]",
     )
     min_learners: int | None = option(
