@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--policy", help="folder of the base policy; the embedded one without it")
     parser.add_argument("--tasks", nargs="+", default=envs.suite_tasks(SUITE))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=16_000, help="environment steps of each task")
+    parser.add_argument("--steps", type=int, default=24_000, help="environment steps of each task")
     parser.add_argument("--parallel", type=int, default=2, help="residuals trained at a time")
     parser.add_argument("--held_states", type=int, default=50)
     parser.add_argument("--validation_states", type=int, default=20)
