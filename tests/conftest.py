@@ -4,7 +4,10 @@ import os
 import tempfile
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("pld_ray", deadline=None)  # what is slow is no failure
+settings.load_profile("pld_ray")
 # before any Ray process: clusters find each other through a file in this folder
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray")
 

@@ -1,4 +1,4 @@
-"""A SmolVLA in ACRLPD's learner and runner, from a policy folder to one; without a cluster."""
+"""A SmolVLA in ACRLPD's learner and runner of this process, from a policy folder to one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from pld_ray.rllib.chunked.offline import as_stored
 from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.rollout.messages import SampleRequest
 
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 KWARGS = {"episode_length": EPISODE_LENGTH, "side": SIDE}
 ENTRY_POINT = "camera_point:CameraPoint"
 
