@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -9,14 +9,12 @@ from pld_ray.statistics import bootstrap_interval, iqm, wilson_interval
 scores = arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1))
 
 
-@settings(deadline=None)  # the first call imports scipy
 @given(scores)
 def test_the_iqm_is_the_mean_without_the_outer_quarters(values):
     cut = len(values) // 4
     assert iqm(values) == pytest.approx(np.sort(values)[cut : len(values) - cut].mean())
 
 
-@settings(deadline=None)  # the first call imports scipy
 @given(scores)
 def test_the_iqm_lies_among_the_scores(values):
     assert values.min() - 1e-12 <= iqm(values) <= values.max() + 1e-12

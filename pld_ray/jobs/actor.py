@@ -120,9 +120,8 @@ def ray_node(
     environment = dict(os.environ)
     if has_auth_token():
         environment.setdefault("RAY_AUTH_MODE", "token")
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # a terminal, for the keyboard of the person beside it
+    # a terminal, for the keyboard of the person beside it
+    with contextlib.suppress(OSError, ValueError):
         environment[TERMINAL] = os.ttyname(sys.stdin.fileno())
     libc = ctypes.CDLL(None)
     node = subprocess.Popen(

@@ -160,9 +160,8 @@ def watched(
         except BaseException as error:
             ended["error"] = error
 
-    thread = threading.Thread(
-        target=fit, daemon=True
-    )  # Ray Train would take Ctrl-C in the main one
+    # Ray Train would take Ctrl-C in the main thread
+    thread = threading.Thread(target=fit, daemon=True)
     told = 0
     with StopRequest() as stop:
         thread.start()

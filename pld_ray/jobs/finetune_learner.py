@@ -12,10 +12,9 @@ from pld_ray.data.demonstrations import identity_of
 from pld_ray.data.training_windows import Episode, TrainingWindows, find_episodes, hold_out
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.jobs.finetune_loop import FinetuneLoop, Stop
-from pld_ray.jobs.open_tracker import open_tracker
+from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.policies.checkpoint import PolicyCheckpoint
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.runs.status import failure_reason
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding
 from pld_ray.sharded.trainee import device_of, load_trainee, needed_by, open_trainee
@@ -79,45 +78,35 @@ def learn(
     logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
     tracker = open_tracker(config, run, kind="finetune") if ranks.first else None
     player = None
-    status = "FAILED"
     try:
-        trainee = load_trainee(config)
-        train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
-        windows = TrainingWindows(train, trainee.needed, config.dataset_weights, config.seed)
-        held_windows = TrainingWindows(held, trainee.needed) if held else None
-        if ranks.first and (tasks := played_tasks(config)):
-            player = PolicyPlayer(config.env, tasks)
-        several = ranks.number > 1
-        sharding = Sharding(ranks, config.learners, device_of(config)) if several else None
-        trainer = Trainer(
-            trainee, config.algorithm, config.total_steps, config.seed, ranks, sharding
-        )
-        loop = FinetuneLoop(
-            config, run, trainer, windows, held_windows, player, tracker, logger,
-            provenance(config, *inputs),
-        )  # fmt: skip
-        if resumes:
-            loop.restore()
-        elif ranks.first:
-            run.create(config)
-        if loop.run(on_samples, stop):
-            summary = loop.finish(started)
-            status = "FINISHED"
-        else:
-            saved = loop.save("interrupted")
-            summary = {"updates": trainer.updates, "checkpoint": str(saved)}
-            status = "KILLED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    except Exception as error:
-        logger.exception("the run failed")
-        if tracker is not None:
-            tracker.set_tag("failure", failure_reason(error))
-        raise
+        with told_of_end(tracker, logger) as end:
+            trainee = load_trainee(config)
+            train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
+            windows = TrainingWindows(train, trainee.needed, config.dataset_weights, config.seed)
+            held_windows = TrainingWindows(held, trainee.needed) if held else None
+            if ranks.first and (tasks := played_tasks(config)):
+                player = PolicyPlayer(config.env, tasks)
+            several = ranks.number > 1
+            sharding = Sharding(ranks, config.learners, device_of(config)) if several else None
+            trainer = Trainer(
+                trainee, config.algorithm, config.total_steps, config.seed, ranks, sharding
+            )
+            loop = FinetuneLoop(
+                config, run, trainer, windows, held_windows, player, tracker, logger,
+                provenance(config, *inputs),
+            )  # fmt: skip
+            if resumes:
+                loop.restore()
+            elif ranks.first:
+                run.create(config)
+            if loop.run(on_samples, stop):
+                summary = loop.finish(started)
+                end.status = "FINISHED"
+            else:
+                saved = loop.save("interrupted")
+                summary = {"updates": trainer.updates, "checkpoint": str(saved)}
+                end.status = "KILLED"
     finally:
-        if tracker is not None:
-            tracker.finish(status)
         if player is not None:
             player.close()
     return summary

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.status import failure_reason
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_store import MissingRunError, find_child, retried
@@ -19,6 +21,32 @@ from pld_ray.tracking.tags import run_tags
 
 TRIAL_WAIT_S = 120.0
 """A trial that begins while the server restarts waits for it; a user at a terminal does not."""
+
+
+@dataclass
+class RunEnd:
+    """How a run ends, in MLflow's words; whoever runs it says so when it does not fail."""
+
+    status: str = "FAILED"
+
+
+@contextlib.contextmanager
+def told_of_end(tracker: MlflowRun | None, logger: logging.Logger) -> Iterator[RunEnd]:
+    """Log what fails, and end the MLflow run as the block has ended."""
+    end = RunEnd()
+    try:
+        yield end
+    except KeyboardInterrupt:
+        end.status = "KILLED"
+        raise
+    except Exception as error:
+        logger.exception("the run failed")
+        if tracker is not None:
+            tracker.set_tag("failure", failure_reason(error))
+        raise
+    finally:
+        if tracker is not None:
+            tracker.finish(end.status)
 
 
 def open_tracker(

@@ -14,13 +14,13 @@ from pld_ray.config import ConfigError, PlacementConfig, TrainConfig
 from pld_ray.files.atomic import undone_unless
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
-from pld_ray.jobs.open_tracker import open_tracker
+from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.run_dir import RunDir, RunError, os_reason
-from pld_ray.runs.status import FINISHED, INTERRUPTED, failure_reason
+from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
@@ -96,35 +96,26 @@ def _train(
         start.step("tracking")
     tracker = open_tracker(config, run, preset=preset)
     job = _Job(config, run, tracker, logger)
-    status, own_ray = "FAILED", False
+    own_ray = False
     try:
-        start.step("Ray")
-        own_ray = start_ray(config)
-        if tracker is not None:
-            tracker.set_tag("cluster", cluster_in_words())
-        check_cluster(config)
-        finished = job.run(start, resumes, checkpoint)
-        if finished:
-            summary = job.loop.finish(started)
-            run.set_status(FINISHED)
-            status = "FINISHED"
-        else:
-            saved = job.loop.save("interrupted")
-            summary = {"env_steps": job.loop.algorithm.env_steps, "checkpoint": str(saved)}
-            run.set_status(INTERRUPTED)
-            status = "KILLED"
-            print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    except Exception as error:
-        logger.exception("the run failed")
-        if tracker is not None:
-            tracker.set_tag("failure", failure_reason(error))
-        raise
+        with told_of_end(tracker, logger) as end:
+            start.step("Ray")
+            own_ray = start_ray(config)
+            if tracker is not None:
+                tracker.set_tag("cluster", cluster_in_words())
+            check_cluster(config)
+            if job.run(start, resumes, checkpoint):
+                summary = job.loop.finish(started)
+                run.set_status(FINISHED)
+                end.status = "FINISHED"
+            else:
+                saved = job.loop.save("interrupted")
+                steps = job.loop.algorithm.env_steps
+                summary = {"env_steps": steps, "checkpoint": str(saved)}
+                run.set_status(INTERRUPTED)
+                end.status = "KILLED"
+                print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
     finally:
-        if tracker is not None:
-            tracker.finish(status)
         job.stop()
         if own_ray:
             ray.shutdown()

@@ -27,7 +27,7 @@ def projected_by_hand(probability, reward, discount, atoms):
     return target
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6))
 def test_projection_equals_c51_atom_by_atom(seed):
     g = torch.Generator().manual_seed(seed)

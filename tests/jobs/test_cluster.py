@@ -53,7 +53,7 @@ def test_the_large_are_placed_before_the_small():
 sizes = st.lists(st.integers(1, 4), max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(asked=sizes, nodes=sizes)
 def test_never_more_is_placed_than_there_is(asked, nodes):
     left = unplaced([("x", {"CPU": float(n)}) for n in asked], [{"CPU": float(n)} for n in nodes])

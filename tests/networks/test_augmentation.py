@@ -36,7 +36,7 @@ def test_every_shift_equals_padding_and_cropping(path):
     assert torch.equal(path(images, shifts), padded_and_cropped(images, shifts, pad))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     shape=st.tuples(*(st.integers(1, n) for n in (4, 9, 9, 4))),
     pad=st.integers(1, 12),

@@ -143,7 +143,7 @@ def test_a_horizon_longer_than_every_episode_is_refused():
         ring.sample_windows(1, 6, 0.9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     terminated=st.integers(0, 2**12 - 1),

@@ -24,7 +24,7 @@ def histories(draw):
     return capacity, draw(st.lists(st.lists(episode, min_size=1, max_size=3), max_size=8))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(histories(), st.integers(1, 5), st.booleans())
 def test_every_transition_equals_the_list_model(history, n_step, extras):
     ring, model = filled(*history, extras=extras)
@@ -40,7 +40,7 @@ def test_every_transition_equals_the_list_model(history, n_step, extras):
         np.testing.assert_allclose(values.double().numpy(), want, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), st.integers(1, 4), st.integers(0, 2**31))
 def test_samples_stay_inside_one_episode(history, n_step, seed):
     ring, model = filled(*history)
@@ -59,7 +59,7 @@ def test_samples_stay_inside_one_episode(history, n_step, seed):
         assert b == 1000 * episode + min(t + n_step, length_of[episode])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(histories(), st.integers(1, 6))
 def test_windows_are_masked_at_the_episodes_end(history, h):
     ring, model = filled(*history)

@@ -35,7 +35,7 @@ def batch():
     return join(episodes), lengths(episodes)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from(FLOATS),
     st.sampled_from([np.nan, np.inf, -np.inf]),

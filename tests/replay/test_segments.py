@@ -286,5 +286,5 @@ class SavedRings(RuleBasedStateMachine):
             self.ring, self.model = ring, model
 
 
-SavedRings.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SavedRings.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 test_saved_rings = SavedRings.TestCase

@@ -33,7 +33,7 @@ def ids(episodes):
     ]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.lists(marked, min_size=1, max_size=3), min_size=1, max_size=5))
 def test_only_marked_rows_are_sampled_through_eviction_and_files(batches):
     capacity, kept, number = 16, [], 0

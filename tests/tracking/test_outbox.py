@@ -247,7 +247,7 @@ life = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lives=st.lists(life, min_size=1, max_size=4))
 def test_whatever_byte_a_crash_leaves_every_step_arrives_exactly_once(lives):
     with tempfile.TemporaryDirectory() as folder:

@@ -84,7 +84,7 @@ def test_by_hand():
     assert value.item() == pytest.approx(expected, rel=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10**6))
 def test_a_policy_action_below_the_return_is_never_pushed_down(seed):
     i = random_inputs(seed)
@@ -99,7 +99,7 @@ def test_a_policy_action_below_the_return_is_never_pushed_down(seed):
     assert (gradient > 0).all()  # random actions are pushed down wherever they are
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6))
 def test_without_a_bound_it_is_cql(seed):
     i = random_inputs(seed)
