@@ -7,6 +7,9 @@ RUN := OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 RAY_ACCEL_ENV_VAR_OVERRIDE_ON
 DEMO := outputs/demo
 SEED ?= 0
 
+# Every process of Ray imports the same thousands of modules: compiled once, kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo circle test test-learning test-chaos lint setup bench clean
 
 setup: $(STAMP)
