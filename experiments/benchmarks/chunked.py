@@ -37,7 +37,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
-from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers
+from pld_ray.algorithm.chunked.optimizers import make_optimizers
+from pld_ray.algorithm.chunked.update import ChunkedUpdate
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.replay import ChunkRing, ColumnSpec, ReplaySchema, SymmetricReplay
 

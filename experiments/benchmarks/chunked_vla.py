@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
-from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers
+from pld_ray.algorithm.chunked.optimizers import make_optimizers
+from pld_ray.algorithm.chunked.update import ChunkedUpdate
 from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.policies.lerobot_actor import LeRobotActor
@@ -110,7 +111,7 @@ def peak_memory_ratio(actor: LeRobotActor) -> float:
     with LiveBytes() as cloning:
         chunks = batch["actions"]
         loss = networks.actor.bc_loss(
-            networks.encode(batch),
+            networks.actor.observe(*networks.seen(batch)),
             chunks,
             update.cloning_weights(batch),
             update.noise(len(chunks), *actor.noise_shape),

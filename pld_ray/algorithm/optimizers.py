@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,16 +52,26 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
 
 
 def make_optimizers(networks: Any, params: ResidualSACParams) -> dict[str, Optimizer]:
-    """Fused Adam (AdamW with weight decay) for each group of `trained_parameters`."""
+    """See `make_adams`, for each group of `trained_parameters`."""
     rates = {
         "critic": params.critic_lr,
         "actor": params.actor_lr,
         "temperature": params.temperature_lr,
         "discrete_critic": params.critic_lr,
     }
+    return make_adams(trained_parameters(networks), rates, params.weight_decay)
 
-    def adam(name: str, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        decay = 0.0 if name == "temperature" else params.weight_decay
-        return torch.optim.AdamW(list(parameters), rates[name], weight_decay=decay, fused=True)
 
-    return {name: adam(name, group) for name, group in trained_parameters(networks).items()}
+def make_adams(
+    groups: Mapping[str, Sequence[nn.Parameter]], rates: Mapping[str, float], weight_decay: float
+) -> dict[str, Optimizer]:
+    """Fused Adam for each group, AdamW with weight decay; a temperature never decays."""
+    return {
+        name: torch.optim.AdamW(
+            list(group),
+            rates[name],
+            weight_decay=0.0 if name == "temperature" else weight_decay,
+            fused=True,
+        )
+        for name, group in groups.items()
+    }

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Literal
 
 from pld_ray.config.learner import LearnerParams
-from pld_ray.config.residual_sac_checks import check_critic, need_field
+from pld_ray.config.residual_sac_checks import check_critic, check_encoder, need_field
 from pld_ray.options import check_options, option, with_default
 
 
@@ -53,9 +53,9 @@ class ACRLPDParams(LearnerParams):
     # --- the policy and its improvement ----------------------------------------------------------
     actor: Literal["flow", "gaussian", "lerobot"] = option(
         "flow",
-        "`flow`: an MLP over state vectors. `gaussian`: a Gaussian over chunks, of an MLP over "
-        "state vectors. `lerobot`: the policy of `actor_path`, whole, cameras and task included. "
-        "The last two are experimental: no run to the end.",
+        "`flow`: an MLP over state vectors, and cameras where `vision_encoder_name` reads them. "
+        "`gaussian`: a Gaussian over chunks, of the same. `lerobot`: the policy of `actor_path`, "
+        "whole, cameras and task included. The last two are experimental: no run to the end.",
     )
     actor_path: str | None = option(
         None, "Folder of the PI0, PI0.5 or SmolVLA policy that actor=lerobot goes on training."
@@ -82,6 +82,13 @@ class ACRLPDParams(LearnerParams):
         within="[1, 1024]",
     )
     flow_steps: int = option(10, "Euler steps from noise to a chunk.", within="[1, 1000]")
+    fusion: Literal["concat", "add", "mlp"] = option(
+        "concat",
+        "How the critics join the state with what is seen beside it (camera latents, or the "
+        "features of actor=lerobot): side by side, `add` the sum of a latent of each, `mlp` a "
+        "hidden layer over both; the last two are `latent_dim` wide. Experimental: no run to the "
+        "end but with `concat`.",
+    )
     bc_episodes: Literal["positive", "all"] = option(
         "positive", "Whose windows the flow clones: successful episodes', or `all`."
     )
@@ -172,4 +179,22 @@ class ACRLPDParams(LearnerParams):
             (self.actor == "lerobot") == (self.actor_path is not None),
             "actor_path",
             "the folder of a policy with actor=lerobot, and None with any other",
+        )
+        self._check_encoder()
+
+    def _check_encoder(self) -> None:
+        """What reads cameras is there once, and what joins its features has some."""
+        need = partial(need_field, self)
+        check_encoder(self)
+        if self.actor == "lerobot":
+            own = "with actor=lerobot, which reads cameras and task itself"
+            need(self.vision_encoder_name == "none", "vision_encoder_name", f"none {own}")
+            need(self.task_embedding == "none", "task_embedding", f"none {own}")
+        need(
+            self.fusion == "concat"
+            or self.actor == "lerobot"
+            or self.vision_encoder_name != "none"
+            or self.task_embedding != "none",
+            "fusion",
+            "concat where the state is all that is seen: cameras need a vision_encoder_name",
         )

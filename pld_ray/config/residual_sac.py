@@ -7,7 +7,6 @@ this one dataclass, so a parameter has the same name and default wherever it app
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pld_ray.config.learner import LearnerParams
 from pld_ray.config.residual_sac_checks import validate_params
@@ -88,55 +87,7 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         within="[0, 10]",
     )
 
-    # --- observation encoder (seed 000, section 2; seed 004, sections 2.2, 5.1, 5.2) --------------
-    vision_encoder_name: str = option(
-        "none",
-        "What reads camera images: `none`, `cnn`, `resnet10` (SERL's layout), "
-        "`torchvision:NAME` or `timm:NAME`.",
-        values=("none", "cnn", "resnet10"),
-        prefixes=("torchvision:", "timm:"),
-    )
-    vision_encoder_weights: str | None = option(
-        None,
-        "Local file with its weights; None starts at random, by `vision_encoder_seed`.",
-        path="file",
-    )
-    vision_encoder_seed: int = option(
-        0,
-        "Seed of random encoder weights, apart from the run's so that features can be shared.",
-        within="[0, 4294967295]",
-    )
-    freeze_vision_encoder: bool = option(
-        True,
-        "Frozen: features are computed once per frame and stored. Otherwise it is trained with "
-        "the critic, on randomly shifted images.",
-    )
-    random_shift_pad: int = option(
-        4,
-        "DrQ: images of a trained encoder are shifted by up to so many pixels; 0 switches it off.",
-        within="[0, 256]",
-    )
-    image_encoder_hidden_dim: int = option(32, "Channels of `cnn`.", within="[1, 4096]")
-    image_pooling: Literal["spatial_embeddings", "average"] = option(
-        "spatial_embeddings", "`spatial_embeddings` (learned) or `average` over the feature map."
-    )
-    spatial_features: int = option(8, "Learned embeddings per channel.", within="[1, 1024]")
-    latent_dim: int = option(
-        256, "Width of each camera's latent, after Linear + LayerNorm + tanh.", within="[1, 8192]"
-    )
-    state_encoder_hidden_dim: int = option(
-        0,
-        "Width of the state's latent, after Linear + LayerNorm + tanh; 0 passes the vector "
-        "through.",
-        within="[0, 8192]",
-    )
-    task_embedding: Literal["none", "learned", "text"] = option(
-        "none", "`none`, `learned` (one vector per task) or `text` (of a frozen local text model)."
-    )
-    task_embedding_dim: int = option(32, "Width of the task's latent.", within="[1, 8192]")
-    text_encoder_path: str | None = option(
-        None, "Folder of a Hugging Face text model, for `task_embedding=text`.", path="folder"
-    )
+    # --- observation encoder (seed 004, section 5.1) ----------------------------------------------
     shared_encoder: bool = option(
         True,
         "One encoder for actor and critics, trained by the critics alone; False gives each its "

@@ -109,7 +109,7 @@ def check_gripper(params: ResidualSACParams) -> None:
         )
 
 
-def check_encoder(params: ResidualSACParams) -> None:
+def check_encoder(params: LearnerParams) -> None:
     """A text embedding has its model."""
     need_field(
         params,

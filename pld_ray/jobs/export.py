@@ -12,6 +12,7 @@ from pld_ray.config import ConfigError
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.jobs.build import open_environment
 from pld_ray.policies.actors import load_actor, write_actor
+from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
 from pld_ray.rollout.factory import task_instructions
 from pld_ray.runs.run_dir import RunDir
@@ -51,16 +52,19 @@ def export(
     checkpoint = chosen(run, name)
     env = open_environment(config)
     params, spaces = config.algorithm, env.observation_space
-    seeing = load_actor(params, task_instructions(config.env.settings()))
-    networks = ChunkedNetworks.of_spaces(spaces, env.action_space, params, seeing=seeing)
+    tasks = task_instructions(config.env.settings())
+    seeing = load_actor(params, tasks)
+    networks = ChunkedNetworks.of_spaces(
+        spaces, env.action_space, params, seeing=seeing, tasks=tasks
+    )
     env.close()
     saved = read_networks(checkpoint)
     networks.load_state_dict({key: torch.as_tensor(value) for key, value in saved.items()})
     if seeing is not None:
         write_actor(networks.ema_actor, folder)
         return checkpoint
-    shapes = {key: tuple(spaces[key].shape or ()) for key in networks.observation_keys}
-    write_policy(folder, networks.acting_state(), params, shapes, networks.action_dim)
+    shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
+    write_policy(folder, ChunkPolicy(networks, shapes), tasks)
     return checkpoint
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.files.tensors import save_tensors
+from pld_ray.networks.encoders.weights import with_weights_in, with_weights_of
 from pld_ray.policies.checkpoint import (
     CONFIG,
     EXPORTED,
@@ -25,36 +25,31 @@ from pld_ray.policies.checkpoint import (
     PolicyCheckpoint,
 )
 from pld_ray.policies.chunk_policy import ChunkPolicy
+from pld_ray.policies.protocol import is_image
 
 
-def write_policy(
-    folder: Path,
-    state: Mapping[str, Tensor],
-    params: ACRLPDParams,
-    shapes: Mapping[str, tuple[int, ...]],
-    action_dim: int,
-) -> None:
+def write_policy(folder: Path, policy: ChunkPolicy, tasks: Sequence[str] = ()) -> None:
     """What acts, with its statistics and the critics that choose among its candidates.
 
     Args:
         folder: is made.
-        state: `ChunkedNetworks.acting_state`.
-        params: of the run.
-        shapes: observation column -> shape of a row, of the columns that are read, in order.
-        action_dim: A.
+        policy: of the run's networks.
+        tasks: instructions, for a task embedding.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "type": EXPORTED,
-        "chunk_size": params.horizon,
-        "n_action_steps": params.played,
-        "input_features": {key: {"shape": list(shape)} for key, shape in shapes.items()},
-        "output_features": {"action": {"shape": [action_dim]}},
-        "params": asdict(params),
+        "chunk_size": policy.chunk_size,
+        "n_action_steps": policy.n_action_steps,
+        "input_features": {k: {"shape": list(shape)} for k, shape in policy.input_features.items()},
+        "output_features": {"action": {"shape": [policy.action_dim]}},
+        "params": with_weights_in(folder, asdict(policy.networks.params)),
+        "tasks": list(tasks),
     }
     (folder / CONFIG).write_text(json.dumps(config, indent=1))
     for name in (PREPROCESSOR, POSTPROCESSOR):  # statistics are among the weights
         (folder / name).write_text(json.dumps({"name": Path(name).stem, "steps": []}))
+    state = policy.networks.acting_state()
     save_tensors({key: value.contiguous() for key, value in state.items()}, folder / WEIGHTS)
 
 
@@ -76,13 +71,23 @@ def load_policy(checkpoint: PolicyCheckpoint, **options: Any) -> ChunkPolicy:
         )
     config = checkpoint.config
     try:
-        params = ACRLPDParams(**config["params"])
-        shapes = {key: tuple(f["shape"]) for key, f in config["input_features"].items()}
+        params = ACRLPDParams(**with_weights_of(checkpoint.directory, config["params"]))
+        declared = {key: tuple(f["shape"]) for key, f in config["input_features"].items()}
+        images = {
+            key: (*shape[1:], shape[0]) for key, shape in declared.items() if is_image(key, shape)
+        }
+        vectors = {key: shape for key, shape in declared.items() if key not in images}
         action_dim = int(config["output_features"]["action"]["shape"][0])
         params.n_action_steps = n_action_steps or params.n_action_steps
         params.validate()
-        width = sum(torch.Size(shape).numel() for shape in shapes.values())
-        networks = ChunkedNetworks(width, action_dim, params, observation_keys=list(shapes))
+        networks = ChunkedNetworks(
+            sum(torch.Size(shape).numel() for shape in vectors.values()),
+            action_dim,
+            params,
+            observation_keys=list(vectors),
+            images=images,
+            tasks=tuple(config.get("tasks", ())),
+        )
         networks.keep_what_acts()
         networks.load_state_dict(load_file(checkpoint.weights[0]))
     except (KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
@@ -90,6 +95,7 @@ def load_policy(checkpoint: PolicyCheckpoint, **options: Any) -> ChunkPolicy:
             f"{checkpoint.directory} is no folder of pld-ray export ({type(error).__name__}: "
             f"{str(error).splitlines()[0]}): export the run again"
         ) from None
-    policy = ChunkPolicy(networks.requires_grad_(False).eval(), shapes)
-    policy.fingerprint = checkpoint.fingerprint(n_action_steps=n_action_steps)
+    policy = ChunkPolicy(networks.requires_grad_(False).eval(), {**vectors, **images})
+    encoder = networks.frozen_features and networks.frozen_features.fingerprint
+    policy.fingerprint = checkpoint.fingerprint(n_action_steps=n_action_steps, encoder=encoder)
     return policy

@@ -48,16 +48,13 @@ class Prefix:
     Args:
         read: computes it.
         parameters: on which it depends.
-        vector: the normalised vector of the same observations, [B, D].
 
     Attributes:
         reads: how often it was computed.
     """
 
-    def __init__(
-        self, read: Callable[[], Parts], parameters: tuple[nn.Parameter, ...], vector: Tensor
-    ) -> None:
-        self._read, self._parameters, self.vector = read, parameters, vector
+    def __init__(self, read: Callable[[], Parts], parameters: tuple[nn.Parameter, ...]) -> None:
+        self._read, self._parameters = read, parameters
         self._parts: Parts | None = None
         self._versions: tuple[int, ...] = ()
         self._with_graph = False
@@ -196,15 +193,17 @@ class LeRobotActor(nn.Module):
         file = str(checkpoint.directory / CONFIG)
         self.action_offset, self.action_scale = self._units(postprocess, file)
 
-    def observe(self, vector: Tensor, columns: Mapping[str, Tensor]) -> Prefix:
-        """See `SeeingActor.observe`."""
+    def observe(
+        self, vector: Tensor, columns: Mapping[str, Tensor], task: Tensor | None = None
+    ) -> Prefix:
+        """Of the columns alone, see `ChunkActor.observe`."""
         columns = {name: columns[name] for name in self.names}
-        return Prefix(lambda: self._parts(columns), tuple(self.parameters()), vector)
+        return Prefix(lambda: self._parts(columns), tuple(self.parameters()))
 
     def features(self, observation: Prefix) -> Tensor:
-        """The mean of the prefix beside the vector, [B, F + D]."""
+        """The mean of the prefix, [B, F], without gradient."""
         parts = observation()
-        return torch.cat([masked_mean(parts.hidden, parts.valid), observation.vector], -1)
+        return masked_mean(parts.hidden, parts.valid).detach()
 
     def sample(self, observation: Prefix, noise: Tensor) -> Tensor:
         """Chunks [K, B, H, A] in the policy's units, all from one prefix."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2
 SETTINGS = "policy_config.json"
 STATE = "policy"
-BASE_POLICY, TOKENIZER, ENCODER = "base_policy", "tokenizer", "vision_encoder"
+BASE_POLICY, TOKENIZER = "base_policy", "tokenizer"
 TOKENIZER_FILES = (".json", ".model", ".txt")
 """Of a tokeniser's folder, which may hold the weights of a whole model besides."""
 
@@ -46,6 +46,7 @@ def export_policy(
     from pld_ray.algorithm.residual.networks import trained_only
     from pld_ray.algorithm.residual.pretrained import read_networks
     from pld_ray.files.state_tree import save_tree
+    from pld_ray.networks.encoders.weights import with_weights_in
     from pld_ray.rllib.config import ResidualSACConfig
 
     left_out = trained_only(config.algorithm)
@@ -53,12 +54,7 @@ def export_policy(
     acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
     model_config = dict(ResidualSACConfig.of_run(config).get_default_rl_module_spec().model_config)
     folder.mkdir(parents=True, exist_ok=True)
-    params = dict(model_config["params"])
-    weights = params.get("vision_encoder_weights")
-    if weights and pathlib.Path(weights).is_file():
-        name = ENCODER + pathlib.Path(weights).suffix
-        shutil.copy(weights, folder / name)
-        params["vision_encoder_weights"] = name
+    params = with_weights_in(folder, model_config["params"])
     settings = {
         "format_version": FORMAT_VERSION,
         **describe_environment(config),
@@ -185,11 +181,9 @@ def load_policy_networks(
     from pld_ray.algorithm.residual.networks import ResidualNetworks
     from pld_ray.config import ResidualSACParams
     from pld_ray.files.state_tree import load_tree
+    from pld_ray.networks.encoders.weights import with_weights_of
 
-    params = dict(settings["model_config"]["params"])
-    weights = params.get("vision_encoder_weights")
-    if weights and (folder / weights).is_file():
-        params["vision_encoder_weights"] = str(folder / weights)
+    params = with_weights_of(folder, settings["model_config"]["params"])
     networks = ResidualNetworks.of_spaces(
         spaces,
         make_space(settings["actions"]),

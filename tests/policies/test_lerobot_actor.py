@@ -14,7 +14,8 @@ from tiny_policies import SIDE, STATE, VISION_LANGUAGE, make_observations, save_
 from tiny_policies import small_networks as small
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
-from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers, trained_parameters
+from pld_ray.algorithm.chunked.optimizers import make_optimizers, trained_parameters
+from pld_ray.algorithm.chunked.update import ChunkedUpdate
 from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.policies.lerobot_actor import LeRobotActor, given

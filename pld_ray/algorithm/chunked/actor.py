@@ -16,8 +16,8 @@ from pld_ray.algorithm.chunked import losses
 class ChunkActor(Protocol):
     """What the update, the runner and an export need of an actor.
 
-    An observation is whatever `ChunkedNetworks.encode` makes of a batch. Randomness is handed in,
-    so that equal noise gives equal chunks whoever shares the batch.
+    An observation is whatever `observe` makes of what is seen. Randomness is handed in, so that
+    equal noise gives equal chunks whoever shares the batch.
 
     Attributes:
         kind: what its loss is called in the metrics.
@@ -27,8 +27,13 @@ class ChunkActor(Protocol):
     kind: str
     noise_shape: tuple[int, int]
 
-    def features(self, observation: Any) -> Tensor:
-        """What the critics see, [B, Z]."""
+    def observe(
+        self, vector: Tensor, columns: Mapping[str, Tensor], task: Tensor | None = None
+    ) -> Any:
+        """The observation of B rows, of the parts of `Seen`."""
+
+    def features(self, observation: Any) -> Tensor | None:
+        """What the critics see beside what is seen, [B, F], without gradient; None for nothing."""
 
     def sample(self, observation: Any, noise: Tensor) -> Tensor:
         """Chunks [K, B, H, A] of the same B observations from noise [K, B, *noise_shape]."""
@@ -46,10 +51,10 @@ class ChunkActor(Protocol):
 
 
 class SeeingActor(ChunkActor, Protocol):
-    """An actor that reads the environment's columns itself: a policy with cameras and a task.
+    """A policy that was made elsewhere: it reads the environment's own columns, and a task.
 
     Attributes:
-        feature_dim: width of what it adds to the critics' input.
+        feature_dim: F, of its `features`.
         cameras: columns of images that it reads.
         action_offset, action_scale: [A] each: its actions are (a - offset) / scale.
     """
@@ -59,8 +64,28 @@ class SeeingActor(ChunkActor, Protocol):
     action_offset: Tensor
     action_scale: Tensor
 
-    def observe(self, vector: Tensor, columns: Mapping[str, Tensor]) -> Any:
-        """The observation of B rows: the normalised vector [B, D], and their columns [B, ...]."""
+
+class EncodingActor(nn.Module):
+    """An actor over what an encoder makes of the observation, [B, Z].
+
+    The encoder is its own: its losses train it, and it is averaged with the rest.
+
+    Args:
+        encoder: an `ObservationEncoder`; None takes the vector as it is.
+    """
+
+    def __init__(self, encoder: nn.Module | None) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def observe(
+        self, vector: Tensor, columns: Mapping[str, Tensor], task: Tensor | None = None
+    ) -> Tensor:
+        """[B, Z], see `ChunkActor.observe`."""
+        return vector if self.encoder is None else self.encoder(vector, columns, task)
+
+    def features(self, observation: Tensor) -> None:
+        """Nothing: the critics have an encoder of their own."""
 
 
 class ChunkNetwork(nn.Module):
@@ -113,12 +138,13 @@ class ChunkNetwork(nn.Module):
         return self.trunk(hidden).view_as(chunks)
 
 
-class FlowActor(nn.Module):
+class FlowActor(EncodingActor):
     """A flow from noise to chunks in [-1, 1]: its velocity field is the network.
 
     Args:
         observation_dim, horizon, action_dim, hidden_dims: of `ChunkNetwork`.
         flow_steps: Euler steps.
+        encoder: of `EncodingActor`.
     """
 
     kind = "flow"
@@ -130,15 +156,12 @@ class FlowActor(nn.Module):
         action_dim: int,
         hidden_dims: Sequence[int],
         flow_steps: int,
+        encoder: nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(encoder)
         self.flow_steps = flow_steps
         self.noise_shape = horizon, action_dim
         self.velocity = ChunkNetwork(observation_dim, horizon, action_dim, hidden_dims, timed=True)
-
-    def features(self, observation: Tensor) -> Tensor:
-        """The observation itself."""
-        return observation
 
     def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
         """Chunks [K, B, H, A] in [-1, 1]."""
@@ -162,24 +185,26 @@ class FlowActor(nn.Module):
         return losses.flow_loss(velocity, target, weights, total)
 
 
-class DistilledActor(nn.Module):
+class DistilledActor(EncodingActor):
     """A one-step policy mu(s, z) beside the flow that it follows.
 
     Args:
-        flow: trained by cloning alone.
+        flow: trained by cloning alone, its encoder too, which both read.
         one_step: from noise to a chunk in one pass.
     """
 
     kind = "flow"
 
     def __init__(self, flow: FlowActor, one_step: ChunkNetwork) -> None:
-        super().__init__()
+        super().__init__(None)
         self.flow, self.one_step = flow, one_step
         self.noise_shape = flow.noise_shape
 
-    def features(self, observation: Tensor) -> Tensor:
-        """The observation itself."""
-        return observation
+    def observe(
+        self, vector: Tensor, columns: Mapping[str, Tensor], task: Tensor | None = None
+    ) -> Tensor:
+        """[B, Z] of the flow's encoder."""
+        return self.flow.observe(vector, columns, task)
 
     def propose(self, observation: Tensor, noise: Tensor) -> Tensor:
         """mu(s, z) [..., B, H, A], not clipped."""
@@ -202,11 +227,12 @@ class DistilledActor(nn.Module):
         return self.flow.bc_loss(observation, chunks, weights, noise, time, total)
 
 
-class GaussianActor(nn.Module):
+class GaussianActor(EncodingActor):
     """A Gaussian over u, one mean and deviation for each value of the chunk tanh(u) (SAC).
 
     Args:
         observation_dim, horizon, action_dim, hidden_dims: of `ChunkNetwork`.
+        encoder: of `EncodingActor`.
     """
 
     kind = "gaussian"
@@ -214,18 +240,19 @@ class GaussianActor(nn.Module):
     EDGE = 1e-5  # from 1, where the log-probability of data ends
 
     def __init__(
-        self, observation_dim: int, horizon: int, action_dim: int, hidden_dims: Sequence[int]
+        self,
+        observation_dim: int,
+        horizon: int,
+        action_dim: int,
+        hidden_dims: Sequence[int],
+        encoder: nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(encoder)
         self.noise_shape = horizon, action_dim
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([observation_dim, *hidden_dims]):
             layers += [nn.Linear(inputs, outputs), nn.GELU()]
         self.trunk = nn.Sequential(*layers, nn.Linear(hidden_dims[-1], 2 * horizon * action_dim))
-
-    def features(self, observation: Tensor) -> Tensor:
-        """The observation itself."""
-        return observation
 
     def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation of u, [B, H, A] each."""

@@ -4,36 +4,40 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pld_ray.algorithm.chunked import losses
 from pld_ray.algorithm.chunked.actor import (
     ChunkNetwork,
     DistilledActor,
+    EncodingActor,
     FlowActor,
     GaussianActor,
     SeeingActor,
     log_of,
 )
+from pld_ray.algorithm.observing import Batch, ObservingNetworks, Seen
 from pld_ray.algorithm.stored_columns import vector_keys
 from pld_ray.columns import VECTOR_KEYS
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.networks.critic_ensemble import CriticEnsemble
-from pld_ray.networks.encoders import FrozenFeatures
-from pld_ray.networks.normalizer import ObservationNormalizer
+from pld_ray.networks.encoders import EncoderInputs, image_shapes, make_encoder
 from pld_ray.networks.precision import product_dtype
 from pld_ray.replay.schema import ColumnSpec
 
-Batch = Mapping[str, Tensor]
 
-
-class ChunkedNetworks(nn.Module):
+class ChunkedNetworks(ObservingNetworks):
     """Actor, its moving average, chunk critics, their targets, observation statistics.
+
+    Actor and critics have an encoder each: the actor's losses train the one, which is averaged and
+    acts with it, the critics' loss the other, which their targets follow with a slow copy. With
+    `seeing` the critics see its features, which no loss of theirs trains.
 
     Inside, actions are in [-1, 1] of the bounds of the action space, and after `fit_actions` of the
     range that the data have: a component that nobody ever moved stays where it was. A flow that had
@@ -48,18 +52,20 @@ class ChunkedNetworks(nn.Module):
         seeing: the actor, where it reads the columns itself; its actions are in its own units, so
             that there is no range to fit.
         widths: of the columns that make the vector; one alone is as wide as the vector.
+        images: cameras of the encoders, and their (H, W, 3).
+        tasks: instructions, for a task embedding.
 
     Attributes:
         actor: theta, which is trained.
         ema_actor: its moving average, which acts and is exported.
-        critic, target_critic: phi and its slow copy.
+        critic, critic_encoder: phi.
+        target_critic, target_encoder: its slow copy.
     """
 
+    params: ACRLPDParams
     actor: Any
     ema_actor: Any
-    action_low: Tensor
-    action_high: Tensor
-    trained_only = ("actor", "target_critic", "log_alpha")
+    trained_only = ("actor", "target_critic", "target_encoder", "log_alpha")
     """Parts that no action needs."""
 
     def __init__(
@@ -72,23 +78,29 @@ class ChunkedNetworks(nn.Module):
         observation_keys: Sequence[str] = VECTOR_KEYS[:1],
         seeing: SeeingActor | None = None,
         widths: Sequence[int] | None = None,
+        images: Mapping[str, tuple[int, int, int]] | None = None,
+        tasks: tuple[str, ...] = (),
     ) -> None:
-        super().__init__()
-        self.params, self.observation_keys = params, list(observation_keys)
+        inputs = EncoderInputs(observation_dim, dict(images or {}), tasks)
+        if seeing is not None:
+            offset, scale = seeing.action_offset.numpy(), seeing.action_scale.numpy()
+            low, high = offset - scale, offset + scale
+        super().__init__(params, inputs, observation_keys, action_dim, low, high)
         self.widths = list(widths or [observation_dim])
         self.sees = seeing is not None
-        self.image_columns = {key: key for key in (seeing.cameras if seeing else ())}
-        self.frozen_features: FrozenFeatures | None = None
+        if seeing is not None:
+            self.image_columns = {key: key for key in seeing.cameras}
+            inputs = replace(inputs, feature_dim=seeing.feature_dim)
         self.extra_columns = {"success": ColumnSpec((), "bool")}
-        self.normalizer = ObservationNormalizer(observation_dim)
-        self.action_dim = action_dim
-        self.actor = seeing or make_actor(observation_dim, action_dim, params)
+        self.actor = seeing or self._make_actor(inputs)
         self.log_alpha = log_of(params.temperature) if params.temperature else None
         frozen = {id(p): p for p in self.actor.parameters() if not p.requires_grad}
         # what is never trained is its own average, and is kept once
         self.ema_actor = copy.deepcopy(self.actor, frozen).requires_grad_(False)
+        self.critic_encoder = make_encoder(inputs, params, self.frozen_features, params.fusion)
+        self.target_encoder = copy.deepcopy(self.critic_encoder).requires_grad_(False)
         self.critic = CriticEnsemble(
-            observation_dim + (seeing.feature_dim if seeing else 0),
+            self.critic_encoder.output_dim,
             params.horizon * action_dim,
             params.num_critics,
             params.critic_hidden_dims or params.hidden_dims,
@@ -101,12 +113,17 @@ class ChunkedNetworks(nn.Module):
             dtype=product_dtype(params.precision),
         )
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        if seeing is not None:
-            offset, scale = seeing.action_offset.numpy(), seeing.action_scale.numpy()
-            low, high = offset - scale, offset + scale
-        for name, bound in (("action_low", low), ("action_high", high)):
-            values = np.broadcast_to(np.float32(bound), action_dim)
-            self.register_buffer(name, torch.tensor(values.copy()))
+
+    def _make_actor(self, inputs: EncoderInputs) -> EncodingActor:
+        """The actor over an encoder that the parameters name."""
+        params, encoder = self.params, make_encoder(inputs, self.params, self.frozen_features)
+        shape = encoder.output_dim, params.horizon, self.action_dim, params.hidden_dims
+        if params.actor == "gaussian":
+            return GaussianActor(*shape, encoder)
+        flow = FlowActor(*shape, params.flow_steps, encoder)
+        if params.improvement == "distill":
+            return DistilledActor(flow, ChunkNetwork(*shape, timed=False))
+        return flow
 
     @classmethod
     def of_spaces(
@@ -116,18 +133,20 @@ class ChunkedNetworks(nn.Module):
         params: ACRLPDParams,
         seed: int = 0,
         seeing: SeeingActor | None = None,
+        tasks: Sequence[str] = (),
     ) -> ChunkedNetworks:
         """The networks of an environment's spaces.
 
         Args:
-            observations: vector columns are read, all others are not.
+            observations: vector columns, and cameras [H, W, 3] uint8 where an encoder reads them.
             actions: [A], with bounds.
             params: see `ACRLPDParams`.
             seed: of the initial weights; the global generator is left as it was.
-            seeing: see the class.
+            seeing, tasks: see the class.
 
         Raises:
-            ValueError: no vector column, or a dimension of the action without bounds.
+            ValueError: no vector column, a dimension of the action without bounds, or cameras that
+                the vision encoder cannot read.
         """
         keys = vector_keys(observations)
         unbounded = np.flatnonzero(~(np.isfinite(actions.low) & np.isfinite(actions.high)))
@@ -137,23 +156,31 @@ class ChunkedNetworks(nn.Module):
                 "of them; give the environment's action space finite bounds"
             )
         widths = [int(np.prod(observations.spaces[key].shape or ())) for key in keys]
-        bounds = actions.low, actions.high
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            return cls(sum(widths), actions.shape[0], params, *bounds, keys, seeing, widths)
+            return cls(
+                sum(widths),
+                actions.shape[0],
+                params,
+                actions.low,
+                actions.high,
+                keys,
+                seeing,
+                widths,
+                image_shapes(observations, params),
+                tuple(tasks),
+            )
 
     # --- acting and training alike ---------------------------------------------------------------
 
-    def encode(self, batch: Batch, successor: bool = False) -> Any:
-        """What the actor sees at a window's start, or at its end: [B, D], or its own kind."""
-        vector = batch["next_observation" if successor else "observation"]
+    def seen(self, batch: Batch, successor: bool = False) -> Seen:
+        """See the base; a policy that was made elsewhere reads the vector's columns as they are."""
+        seen = super().seen(batch, successor)
         if not self.sees:
-            return self.normalizer(vector)
-        parts = vector.split(self.widths, -1)
+            return seen
+        parts = batch["next_observation" if successor else "observation"].split(self.widths, -1)
         columns = dict(zip(self.observation_keys, parts, strict=True))
-        for key in self.image_columns:
-            columns[key] = batch[f"next.{key}" if successor else key]
-        return self.actor.observe(self.normalizer(vector), columns)
+        return seen._replace(columns={**columns, **seen.columns})
 
     def outputs(
         self, critic: CriticEnsemble, x: Tensor, chunks: Tensor, members: Tensor | None = None
@@ -201,18 +228,17 @@ class ChunkedNetworks(nn.Module):
         """The chunk [B, H, A] to play, in the environment's units.
 
         Args:
-            observation: vector columns [B, ...], and images [B, h, w, 3] of an actor that sees.
+            observation: vector columns [B, ...], and images [B, h, w, 3] that are read.
             noise: standard normal, [K, B, *actor.noise_shape] for K candidates.
             cloned: candidates of the flow, which clones data, also where a one-step policy acts.
         """
-        columns = [observation[key].flatten(1) for key in self.observation_keys]
-        x = self.normalizer(torch.cat([column.float() for column in columns], dim=-1))
+        seen = self.seen(self.as_batch(observation))
         actor = self.ema_actor
         if cloned and isinstance(actor, DistilledActor):
             actor = actor.flow
-        if self.sees:
-            x = actor.observe(x, observation)
-        return self.from_unit(self.choose(actor.features(x), actor.sample(x, noise)))
+        own = actor.observe(*seen)
+        x = self.critic_encoder(*seen, actor.features(own))
+        return self.from_unit(self.choose(x, actor.sample(own, noise)))
 
     # --- what travels ----------------------------------------------------------------------------
 
@@ -226,16 +252,3 @@ class ChunkedNetworks(nn.Module):
         return {
             k: v for k, v in self.state_dict().items() if k.split(".")[0] not in self.trained_only
         }
-
-
-def make_actor(
-    observation_dim: int, action_dim: int, params: ACRLPDParams
-) -> FlowActor | DistilledActor | GaussianActor:
-    """The actor over vectors that the parameters name."""
-    shape = observation_dim, params.horizon, action_dim, params.hidden_dims
-    if params.actor == "gaussian":
-        return GaussianActor(*shape)
-    flow = FlowActor(*shape, params.flow_steps)
-    if params.improvement == "distill":
-        return DistilledActor(flow, ChunkNetwork(*shape, timed=False))
-    return flow

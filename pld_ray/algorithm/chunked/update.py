@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from pld_ray.algorithm import categorical
 from pld_ray.algorithm.chunked import losses
 from pld_ray.algorithm.chunked.actor import DistilledActor
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.algorithm.chunked.optimizers import target_pairs, trained_parameters
 from pld_ray.algorithm.compiled import compile_networks
 from pld_ray.algorithm.descent import Descent
 from pld_ray.algorithm.ensemble import draw_members, weighting_loss
@@ -44,35 +45,6 @@ class WindowReplay(Protocol):
         tail: str,
         n_step: int,
     ) -> Batch: ...
-
-
-def trained_parameters(networks: ChunkedNetworks) -> dict[str, list[nn.Parameter]]:
-    """The parameters that each loss trains, and no other does."""
-    actor = networks.actor
-    groups = {"critic": list(networks.critic.parameters())}
-    if isinstance(actor, DistilledActor):
-        return groups | {
-            "flow": list(actor.flow.parameters()),
-            "one_step": list(actor.one_step.parameters()),
-        }
-    groups[actor.kind] = [p for p in actor.parameters() if p.requires_grad]
-    if networks.log_alpha is not None:
-        groups["temperature"] = [networks.log_alpha]
-    return groups
-
-
-def make_optimizers(networks: ChunkedNetworks, params: ACRLPDParams) -> dict[str, Optimizer]:
-    """Fused Adam (AdamW with weight decay) for each group of `trained_parameters`."""
-    decays = {"temperature": 0.0}
-    return {
-        name: torch.optim.AdamW(
-            group,
-            params.critic_lr if name == "critic" else params.actor_lr,
-            weight_decay=decays.get(name, params.weight_decay),
-            fused=True,
-        )
-        for name, group in trained_parameters(networks).items()
-    }
 
 
 class ChunkedUpdate:
@@ -106,8 +78,7 @@ class ChunkedUpdate:
             networks.target_critic.dropout_generator = self.generator
         if params.compile_backend != "none":
             compile_networks(networks, params.compile_backend)
-        self.targets: list[Tensor] = list(networks.target_critic.parameters())
-        self.followed: list[Tensor] = list(networks.critic.parameters())
+        self.targets, self.followed = target_pairs(networks)
         both = zip(networks.ema_actor.parameters(), networks.actor.parameters(), strict=True)
         self.average, self.averaged = self.trained_pairs(both)
         self.updates = 0
@@ -147,7 +118,10 @@ class ChunkedUpdate:
         return self.metrics.means()
 
     def sample(self) -> Batch:
-        """Windows of the replay, their actions in [-1, 1]; steps past the end are 0."""
+        """Windows of the replay, their actions in [-1, 1]; steps past the end are 0.
+
+        Images of a trained encoder are shifted (DrQ).
+        """
         params = self.params
         batch = self.replay.sample_windows(
             params.batch_size,
@@ -157,17 +131,21 @@ class ChunkedUpdate:
             params.tail,
             params.n_step,
         )
+        self.networks.shift_images(batch, self.generator)
         batch["actions"] = self.networks.to_unit(batch["actions"]) * batch["valid"].unsqueeze(-1)
         return batch
 
     def step(self, batch: Batch) -> None:
         """One update of everything."""
-        observation = self.networks.encode(batch)
-        x = self.networks.actor.features(observation).detach()
+        networks = self.networks
+        seen = networks.seen(batch)
+        observation = networks.actor.observe(*seen)
+        x = networks.critic_encoder(*seen, networks.actor.features(observation))
         self.update_critic(batch, x)
+        x = x.detach()
         self.update_actor(batch, observation, x)
-        if isinstance(self.networks.actor, DistilledActor):
-            self.update_one_step(batch, observation, x)
+        if isinstance(networks.actor, DistilledActor):
+            self.update_one_step(batch, observation.detach(), x)
         self.update_target()
         self.update_average()
         self.updates += 1
@@ -198,13 +176,16 @@ class ChunkedUpdate:
         critics evaluate it.
         """
         networks, params = self.networks, self.params
-        observation = networks.encode(batch, successor=True)
-        x = networks.actor.features(observation)
+        seen = networks.seen(batch, successor=True)
+        observation = networks.actor.observe(*seen)
+        features = networks.actor.features(observation)
+        x = networks.critic_encoder(*seen, features)
         noise = self.noise(params.target_draws, len(x), *networks.actor.noise_shape)
         chunk = networks.choose(x, networks.actor.sample(observation, noise))
         members = draw_members(params.num_critics, params.num_subsample_critics, self.generator)
         critic = networks.target_critic
-        outputs = networks.outputs(critic, x, chunk, members)
+        target_x = networks.target_encoder(*seen, features)
+        outputs = networks.outputs(critic, target_x, chunk, members)
         logits: Tensor | None = critic.reduction_logits
         if logits is not None and members is not None:
             logits = logits[members]

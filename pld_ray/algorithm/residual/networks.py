@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pld_ray.algorithm.observing import Batch, ObservingNetworks
 from pld_ray.algorithm.residual import losses
 from pld_ray.algorithm.residual.dims import residual_dims, without_grippers
 from pld_ray.algorithm.stored_columns import vector_keys
-from pld_ray.columns import BASE_ACTION, SUCCEEDED, TASK_INDEX, VECTOR_KEYS
+from pld_ray.columns import BASE_ACTION, SUCCEEDED, VECTOR_KEYS
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds
 from pld_ray.networks.critic_ensemble import CriticEnsemble
@@ -22,18 +23,13 @@ from pld_ray.networks.discrete_critic import DiscreteCritic
 from pld_ray.networks.encoders import (
     EncoderInputs,
     ObservationEncoder,
-    feature_key,
-    frozen_features,
     image_shapes,
     make_encoder,
 )
 from pld_ray.networks.gaussian_actor import GaussianActor
 from pld_ray.networks.grippers import compose_gripper, hold_all, num_joint_choices
-from pld_ray.networks.normalizer import ObservationNormalizer
 from pld_ray.networks.precision import product_dtype
 from pld_ray.replay.schema import ColumnSpec
-
-Batch = Mapping[str, Tensor]
 
 TRAINED_ONLY = (
     "critic",
@@ -46,13 +42,12 @@ TRAINED_ONLY = (
 """Parts that no action needs."""
 
 
-class ResidualNetworks(nn.Module):
+class ResidualNetworks(ObservingNetworks):
     """Encoder, residual actor, critics, their targets, temperature, observation statistics, beta.
 
     The learner, the env runners and an exported policy encode, act and compose with these methods.
     `encoder` is the actor's; with `shared_encoder` the critics use it too and they alone train it,
-    otherwise they have a `critic_encoder`. A frozen vision encoder is no submodule: it is built
-    alike everywhere (`frozen_features`) and never travels with the weights.
+    otherwise they have a `critic_encoder`.
 
     Args:
         observation_dim: D, of the concatenated observation vector.
@@ -70,8 +65,6 @@ class ResidualNetworks(nn.Module):
 
     residual_scale: Tensor
     residual_dims: Tensor
-    action_low: Tensor
-    action_high: Tensor
     gripper_mask: Tensor
     """0 in the dimensions of discrete grippers, else 1, [A]; only with them."""
 
@@ -86,16 +79,9 @@ class ResidualNetworks(nn.Module):
         high: float | np.ndarray = 1.0,
         observation_keys: Sequence[str] = VECTOR_KEYS[:1],
     ) -> None:
-        super().__init__()
-        self.params, self.observation_keys = params, list(observation_keys)
-        self.normalizer = ObservationNormalizer(observation_dim)
         sees = params.vision_encoder_name != "none"
         inputs = EncoderInputs(observation_dim, dict(images or {}) if sees else {}, tasks)
-        self.frozen_features = frozen_features(inputs, params)
-        self.image_columns = {
-            key: feature_key(key) if self.frozen_features else key for key in inputs.images
-        }
-        """Camera -> the column it is read from: the images, or their frozen features."""
+        super().__init__(params, inputs, observation_keys, action_dim, low, high)
         self.encoder = make_encoder(inputs, params, self.frozen_features)
         self.critic_encoder = (
             None if params.shared_encoder else make_encoder(inputs, params, self.frozen_features)
@@ -140,9 +126,6 @@ class ResidualNetworks(nn.Module):
             self._add_discrete_critic(width, action_dim)
         self.register_buffer("residual_scale", torch.tensor(float(params.residual_scale)))
         self.register_buffer("residual_dims", dims)
-        for name, bound in (("action_low", low), ("action_high", high)):
-            values = np.broadcast_to(np.float32(bound), action_dim)
-            self.register_buffer(name, torch.tensor(values.copy()))
 
     def _add_discrete_critic(self, width: int, action_dim: int) -> None:
         dims = self.params.gripper_dims
@@ -201,13 +184,7 @@ class ResidualNetworks(nn.Module):
             encoder: the actor's, the critics' or the target's.
             batch: as the replay samples it, or `as_batch` of an observation.
         """
-        vector = self.normalizer(batch["next_observation" if successor else "observation"])
-        if encoder.is_identity:
-            return vector
-        prefix = "next." if successor else ""
-        images = {key: batch[prefix + column] for key, column in self.image_columns.items()}
-        task = batch.get(TASK_INDEX)
-        return encoder(vector, images, None if task is None else task.long())
+        return encoder(*self.seen(batch, successor))
 
     def residual(self, x: Tensor, base_action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """(2), (8): delta, shaped as `noise` [B, A] or [K, B, A], and its log-probability."""
@@ -248,17 +225,6 @@ class ResidualNetworks(nn.Module):
         return losses.executed_residual(
             base_action + origin, action, self.residual_scale, self.residual_dims * unit
         )
-
-    def as_batch(self, observation: Batch) -> dict[str, Tensor]:
-        """An observation as the replay would give it: one vector, features in place of images."""
-        vector = torch.cat([observation[key].float() for key in self.observation_keys], dim=-1)
-        batch = {"observation": vector}
-        for key, column in self.image_columns.items():
-            image, frozen = observation[key], self.frozen_features
-            batch[column] = image if frozen is None else frozen.compute(image)
-        if TASK_INDEX in observation:
-            batch[TASK_INDEX] = observation[TASK_INDEX]
-        return batch
 
     def act(
         self, observation: Batch, noise: Tensor | None = None, choice: Tensor | None = None

@@ -31,7 +31,6 @@ from pld_ray.algorithm.residual import hybrid, losses
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.columns import SUCCEEDED
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.networks.augmentation import random_shift
 
 __all__ = ["NonFiniteLossError", "ResidualSACUpdate", "make_optimizers"]
 
@@ -130,10 +129,7 @@ class ResidualSACUpdate:
         """A batch of it; images of a trained encoder are shifted (DrQ)."""
         params = self.params
         batch = replay.sample(params.batch_size, params.n_step, params.gamma)
-        shifted = bool(params.random_shift_pad) and not params.freeze_vision_encoder
-        for column in self.networks.image_columns.values() if shifted else ():
-            for key in (column, f"next.{column}"):
-                batch[key] = random_shift(batch[key], params.random_shift_pad, self.generator)
+        self.networks.shift_images(batch, self.generator)
         if self.discrete:  # the continuous part neither moves nor judges the grippers
             batch["action"] = batch["action"].clone()
             batch["action"][:, params.gripper_dims] = 0.0

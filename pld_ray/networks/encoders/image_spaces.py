@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import gymnasium as gym
 
 from pld_ray.columns import IMAGE_PREFIX
-from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.config.learner import LearnerParams
 from pld_ray.networks.encoders.backbones import Backbone
 
 
@@ -45,7 +45,7 @@ def check_image_spaces(
 
 
 def image_shapes(
-    observations: gym.spaces.Dict, params: ResidualSACParams
+    observations: gym.spaces.Dict, params: LearnerParams
 ) -> dict[str, tuple[int, int, int]]:
     """Cameras that the networks read, and their (H, W, 3); empty without a vision encoder.
 

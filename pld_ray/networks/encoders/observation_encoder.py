@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.config.learner import LearnerParams
 from pld_ray.networks.encoders.backbones import Backbone, build_backbone
 from pld_ray.networks.encoders.frozen_features import FrozenFeatures
+from pld_ray.networks.encoders.fusion import FUSIONS
 from pld_ray.networks.encoders.image_spaces import check_image_spaces
 from pld_ray.networks.encoders.pooling import ImageHead, vector_encoder
 from pld_ray.networks.encoders.task_embedding import (
@@ -33,23 +34,26 @@ class EncoderInputs:
         vector_dim: D, of the concatenated and normalised vector.
         images: camera column -> (H, W, 3).
         tasks: instructions, for the task embedding.
+        feature_dim: F, of what a policy has made of cameras and task.
     """
 
     vector_dim: int
     images: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
     tasks: tuple[str, ...] = ()
+    feature_dim: int = 0
 
 
 class ObservationEncoder(nn.Module):
-    """x = [state, camera latents, task latent].
+    """x = [state, camera latents, task latent, given features], or a fusion of state and the rest.
 
     A frozen vision encoder is no part of this module: its feature maps come in. A trained one is,
     and serves all cameras in one pass. Every camera has a head of its own.
 
     Args:
         inputs: see `EncoderInputs`.
-        params: `ResidualSACParams`.
+        params: `LearnerParams`.
         backbone: the vision encoder; None without images.
+        fusion: `concat`, or of `FUSIONS`, which need something beside the state.
 
     Raises:
         ValueError: images that the vision encoder cannot read, or without one; an unknown pooling
@@ -57,7 +61,11 @@ class ObservationEncoder(nn.Module):
     """
 
     def __init__(
-        self, inputs: EncoderInputs, params: ResidualSACParams, backbone: Backbone | None
+        self,
+        inputs: EncoderInputs,
+        params: LearnerParams,
+        backbone: Backbone | None,
+        fusion: str = "concat",
     ) -> None:
         super().__init__()
         self.cameras = list(inputs.images)
@@ -67,13 +75,18 @@ class ObservationEncoder(nn.Module):
         trained = bool(self.cameras) and not params.freeze_vision_encoder
         self.backbone = backbone if trained else None
         self.task = make_task_embedding(inputs.tasks, params)
-        self.output_dim = (
-            (width or inputs.vector_dim)
-            + params.latent_dim * len(self.cameras)
+        state_dim = width or inputs.vector_dim
+        seen_dim = (
+            params.latent_dim * len(self.cameras)
             + (params.task_embedding_dim if self.task is not None else 0)
+            + inputs.feature_dim
         )
+        self.fusion: nn.Module | None = None
+        if fusion != "concat":
+            self.fusion = FUSIONS[fusion](state_dim, seen_dim, params.latent_dim)
+        self.output_dim = params.latent_dim if self.fusion is not None else state_dim + seen_dim
         """Z."""
-        self.is_identity = self.state is None and not self.cameras and self.task is None
+        self.is_identity = self.state is None and not seen_dim
         """Whether the vector passes through unchanged, alone."""
 
     def forward(
@@ -81,6 +94,7 @@ class ObservationEncoder(nn.Module):
         vector: Tensor,
         images: Mapping[str, Tensor] | None = None,
         task: Tensor | None = None,
+        features: Tensor | None = None,
     ) -> Tensor:
         """x [B, Z] from the normalised vector [B, D].
 
@@ -89,13 +103,15 @@ class ObservationEncoder(nn.Module):
             images: camera column -> [B, H, W, 3] uint8 for a trained vision encoder, feature maps
                 [B, C, h, w] of a frozen one.
             task: task numbers [B] int64; None is task 0.
+            features: [B, F], where the inputs have some.
 
         Raises:
             ValueError: a camera is missing, or its images or maps have another shape or dtype.
         """
         if self.is_identity:
             return vector
-        parts = [vector if self.state is None else self.state(vector)]
+        state = vector if self.state is None else self.state(vector)
+        parts = []
         if self.cameras:
             maps = self._feature_maps(images or {})
             parts += [head(m) for head, m in zip(self.heads, maps, strict=True)]
@@ -103,7 +119,11 @@ class ObservationEncoder(nn.Module):
             if task is None:
                 task = torch.zeros(len(vector), dtype=torch.int64, device=vector.device)
             parts.append(self.task(task))
-        return torch.cat(parts, dim=-1)
+        if features is not None:
+            parts.append(features)
+        if self.fusion is not None:
+            return self.fusion(state, torch.cat(parts, dim=-1))
+        return torch.cat([state, *parts], dim=-1)
 
     def _feature_maps(self, images: Mapping[str, Tensor]) -> list[Tensor]:
         """One feature map [B, C, h, w] per camera; a trained encoder runs once for all."""
@@ -117,7 +137,7 @@ class ObservationEncoder(nn.Module):
 
 
 def make_heads(
-    images: Mapping[str, tuple[int, int, int]], params: ResidualSACParams, backbone: Backbone | None
+    images: Mapping[str, tuple[int, int, int]], params: LearnerParams, backbone: Backbone | None
 ) -> nn.ModuleList:
     """One `ImageHead` per camera."""
     if not images:
@@ -136,7 +156,7 @@ def make_heads(
     )
 
 
-def make_task_embedding(tasks: tuple[str, ...], params: ResidualSACParams) -> nn.Module | None:
+def make_task_embedding(tasks: tuple[str, ...], params: LearnerParams) -> nn.Module | None:
     """The embedding that the parameters ask for, or None."""
     kind, width = params.task_embedding, params.task_embedding_dim
     if kind not in TASK_EMBEDDINGS:
@@ -155,14 +175,14 @@ def make_task_embedding(tasks: tuple[str, ...], params: ResidualSACParams) -> nn
     return TextTaskEmbedding(embed_texts(tasks, params.text_encoder_path), width)
 
 
-def frozen_features(inputs: EncoderInputs, params: ResidualSACParams) -> FrozenFeatures | None:
+def frozen_features(inputs: EncoderInputs, params: LearnerParams) -> FrozenFeatures | None:
     """The frozen vision encoder, or None where there is none or it is trained."""
     if not inputs.images or not params.freeze_vision_encoder:
         return None
     return FrozenFeatures(make_backbone(params))
 
 
-def make_backbone(params: ResidualSACParams) -> Backbone:
+def make_backbone(params: LearnerParams) -> Backbone:
     """The vision encoder that the parameters name."""
     return build_backbone(
         params.vision_encoder_name,
@@ -173,9 +193,13 @@ def make_backbone(params: ResidualSACParams) -> Backbone:
 
 
 def make_encoder(
-    inputs: EncoderInputs, params: ResidualSACParams, frozen: FrozenFeatures | None
+    inputs: EncoderInputs,
+    params: LearnerParams,
+    frozen: FrozenFeatures | None,
+    fusion: str = "concat",
 ) -> ObservationEncoder:
     """One observation encoder; a trained vision encoder belongs to it, a frozen one does not."""
     if not inputs.images:
-        return ObservationEncoder(inputs, params, None)
-    return ObservationEncoder(inputs, params, frozen.backbone if frozen else make_backbone(params))
+        return ObservationEncoder(inputs, params, None, fusion)
+    backbone = frozen.backbone if frozen else make_backbone(params)
+    return ObservationEncoder(inputs, params, backbone, fusion)

@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Set
+import shutil
+from collections.abc import Mapping, Set
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+
+FILE_OPTION = "vision_encoder_weights"
+
+
+def with_weights_in(folder: pathlib.Path, params: Mapping[str, Any]) -> dict[str, Any]:
+    """A learner's parameters for a policy's folder, into which their weights' file is copied.
+
+    Weights of an encoder that was trained are among the policy's own.
+    """
+    file = params.get(FILE_OPTION)
+    if not file or not params.get("freeze_vision_encoder", True):
+        return {**params, FILE_OPTION: None}
+    name = "vision_encoder" + pathlib.Path(file).suffix
+    shutil.copy(file, folder / name)
+    return {**params, FILE_OPTION: name}
+
+
+def with_weights_of(folder: pathlib.Path, params: Mapping[str, Any]) -> dict[str, Any]:
+    """What `with_weights_in` wrote, as parameters that find the file."""
+    name = params.get(FILE_OPTION)
+    return {**params, FILE_OPTION: str(folder / name) if name else None}
 
 
 def load_weights(

@@ -13,6 +13,7 @@ from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.networks.encoders import image_shapes
 from pld_ray.policies.actors import actor_facts, told_task
 from pld_ray.replay import ReplaySchema
 from pld_ray.rllib.chunked.offline import check_episodes
@@ -59,8 +60,9 @@ class ACRLPDConfig(OffPolicyConfig):
         return ACRLPDLearner
 
     def cameras(self, observations: gym.spaces.Dict) -> list[str]:
-        facts = actor_facts(self.learner_params())
-        return list(facts.cameras) if facts else []
+        params = self.learner_params()
+        facts = actor_facts(params)
+        return list(facts.cameras if facts else image_shapes(observations, params))
 
     def check_environment(self, env: Any, actions: gym.spaces.Box) -> None:
         params = self.learner_params()
@@ -75,9 +77,17 @@ class ACRLPDConfig(OffPolicyConfig):
 
     def replay_schema(self, spaces: gym.spaces.Dict, actions: gym.spaces.Box) -> ReplaySchema:
         params = self.learner_params()
-        vectors = dataclasses.replace(
-            params, actor="flow", actor_path=None, improvement="best_of_n", temperature=0.0
+        facts = actor_facts(params)
+        light = dataclasses.replace(
+            params,
+            actor="flow",
+            actor_path=None,
+            improvement="best_of_n",
+            temperature=0.0,
+            task_embedding="none",
+            fusion="concat",
         )
-        networks = ChunkedNetworks.of_spaces(spaces, actions, vectors)
-        networks.image_columns = {key: key for key in self.cameras(spaces)}
+        networks = ChunkedNetworks.of_spaces(spaces, actions, light)
+        if facts is not None:
+            networks.image_columns = {key: key for key in facts.cameras}
         return replay_schema(networks, spaces, actions)

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers
+from pld_ray.algorithm.chunked.optimizers import make_optimizers
+from pld_ray.algorithm.chunked.update import ChunkedUpdate
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.replay import ChunkRing
 from pld_ray.rllib.learner import OffPolicyLearner

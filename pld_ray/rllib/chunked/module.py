@@ -20,7 +20,8 @@ class ChunkedModule(NetworksModule):
         params = ACRLPDParams(**self.model_config["params"])
         spaces, actions = self.observation_space, self.action_space
         seed, tasks = self.model_config["seed"], self.model_config["tasks"]
-        return ChunkedNetworks.of_spaces(spaces, actions, params, seed, load_actor(params, tasks))
+        seeing = load_actor(params, tasks)
+        return ChunkedNetworks.of_spaces(spaces, actions, params, seed, seeing, tasks)
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return {Columns.ACTIONS: batch[Columns.OBS][BASE_ACTION]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from pld_ray.rllib.runners import Runners
 
 log = logging.getLogger("pld_ray")
 STORED = ("action", "reward", "terminated", "truncated", "residual_scale", "intervened", SUCCESS)
+
+PART_BYTES = 256_000_000
+"""Of episodes that are stored together."""
 
 
 class OfflineData:
@@ -44,38 +47,64 @@ class OfflineData:
             DataError: a dataset is of another environment, or cannot be learnt from.
         """
         wanted, task = self.runners.describe_environment()
-        successes_only = self.config.demo_episodes == "successes"
         facts: list[EpisodeFacts] = []
-        episodes: list[Columns] = []
+        for part in in_parts(self._read(wanted, facts)):
+            self._store(part, first=len(facts) - len(part))
+        check_episodes(facts, self.config.learner_params())
         for path in self.config.demo_path:
-            before = len(episodes)
-            for dataset, index, episode in episodes_in(path, wanted, successes_only):
-                where = f"{dataset.root}, episode {index}"
-                length = len(episode["reward"]) - 1
-                facts.append(EpisodeFacts(where, length, bool(episode[SUCCESS].any())))
-                episodes.append(as_stored(episode, wanted))
-            log.info("%s: %d episodes for the offline replay", path, len(episodes) - before)
             for dataset in open_datasets(path):
                 if told := set(dataset.tasks) - {task}:
                     log.warning("%s: %s; the environment's task is %r", dataset.root, told, task)
-        check_episodes(facts, self.config.learner_params())
-        shards = max(1, self.config.num_learners)
-        self.learners.store(
-            [
-                ReplayBatch(*concatenate_episodes(episodes[shard::shards]), "offline", shard)
-                for shard in range(shards)
-            ]
-        )
         stats = self.config.norm_stats
         mode = self.config.norm_stats_mode
         self.learners.fit_normalizer(stats and Normalizer.of_state(stats, wanted, mode))
         return True
+
+    def _read(self, wanted: Wanted, facts: list[EpisodeFacts]) -> Iterator[Columns]:
+        """The episodes, one by one; what is known of them goes into `facts`."""
+        successes_only = self.config.demo_episodes == "successes"
+        for path in self.config.demo_path:
+            before = len(facts)
+            for dataset, index, episode in episodes_in(path, wanted, successes_only):
+                where = f"{dataset.root}, episode {index}"
+                length = len(episode["reward"]) - 1
+                facts.append(EpisodeFacts(where, length, bool(episode[SUCCESS].any())))
+                yield as_stored(episode, wanted)
+            log.info("%s: %d episodes for the offline replay", path, len(facts) - before)
+
+    def _store(self, episodes: Sequence[Columns], first: int) -> None:
+        """Episodes from number `first` on; with several learners they take turns."""
+        shards = max(1, self.config.num_learners)
+        self.learners.store(
+            [
+                ReplayBatch(
+                    *concatenate_episodes(episodes[(shard - first) % shards :: shards]),
+                    "offline",
+                    shard,
+                )
+                for shard in range(shards)
+            ]
+        )
 
     def save(self, folder: pathlib.Path) -> None:
         """Nothing: the datasets are read again."""
 
     def load(self, folder: pathlib.Path) -> None:
         """Nothing."""
+
+
+def in_parts(episodes: Iterable[Columns]) -> Iterator[list[Columns]]:
+    """Lists of episodes that fit into memory, images too."""
+    part: list[Columns] = []
+    size = 0
+    for episode in episodes:
+        part.append(episode)
+        size += sum(column.nbytes for column in episode.values())
+        if size >= PART_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def as_stored(episode: Columns, wanted: Wanted) -> Columns:

@@ -7,12 +7,14 @@ import numpy as np
 import torch
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
-from pld_ray.algorithm.chunked.update import ChunkedUpdate, make_optimizers
-from pld_ray.algorithm.stored_columns import make_replay, replay_schema
+from pld_ray.algorithm.chunked.optimizers import make_optimizers
+from pld_ray.algorithm.chunked.update import ChunkedUpdate
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema, with_features
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.replay import ChunkRing
 
-D, A, H = 4, 2, 3
+D, A, H, SIZE = 4, 2, 3, 40
+CAMERA = "observation.images.image"
 OBSERVATIONS = gym.spaces.Dict(
     {
         "observation.state": gym.spaces.Box(-np.inf, np.inf, (D,), np.float32),
@@ -20,6 +22,18 @@ OBSERVATIONS = gym.spaces.Dict(
     }
 )
 ACTIONS = gym.spaces.Box(np.float32([-1, -2]), np.float32([1, 4]))
+
+
+SEEN = gym.spaces.Dict(
+    {**OBSERVATIONS.spaces, CAMERA: gym.spaces.Box(0, 255, (SIZE, SIZE, 3), np.uint8)}
+)
+SMALL_CNN = {
+    "vision_encoder_name": "cnn",
+    "freeze_vision_encoder": False,
+    "image_encoder_hidden_dim": 4,
+    "latent_dim": 8,
+    "spatial_features": 2,
+}
 
 
 def make_update(seed=0, fill=True, **options):
@@ -36,12 +50,17 @@ def make_update(seed=0, fill=True, **options):
         }
     )
     params.validate()
-    networks = ChunkedNetworks.of_spaces(OBSERVATIONS, ACTIONS, params, seed)
-    schema = replay_schema(networks, OBSERVATIONS, ACTIONS)
+    spaces = OBSERVATIONS if params.vision_encoder_name == "none" else SEEN
+    networks = ChunkedNetworks.of_spaces(spaces, ACTIONS, params, seed)
+    schema = replay_schema(networks, spaces, ACTIONS)
     replay = make_replay(schema, params, torch.device("cpu"), seed, ring=ChunkRing)
     if fill:
         for number, ring in enumerate((replay.offline, replay.online)):
-            ring.add_episodes(*episodes(number), gamma=params.gamma)
+            columns, lengths = episodes(number)
+            if spaces is SEEN:
+                columns[CAMERA] = pictures(number, len(columns["reward"]))
+                columns = with_features(columns, schema, networks.frozen_features)
+            ring.add_episodes(columns, lengths, gamma=params.gamma)
     optimizers = make_optimizers(networks, params)
     return ChunkedUpdate(networks, optimizers, replay, params, seed)
 
@@ -66,6 +85,10 @@ def episodes(seed, lengths=(5, 4, 6), successes=(True, False, True)):
         columns["success"][last] = success
         end += length + 1
     return columns, list(lengths)
+
+
+def pictures(seed, rows):
+    return np.random.default_rng(seed).integers(0, 256, (rows, SIZE, SIZE, 3), dtype=np.uint8)
 
 
 def state(module):

@@ -55,7 +55,7 @@ def test_sac_climbs_q_with_its_entropy_and_the_temperature_follows():
     update = make_update(**GAUSSIAN, temperature=0.5, target_entropy=100.0, bc_weight=1e-9)
     networks = update.networks
     batch = update.sample()
-    x = networks.encode(batch)
+    x = networks.seen(batch).vector
     kept = update.generator.get_state()
     loss, log_prob = update.climb(x, x)
     update.generator.set_state(kept)
@@ -81,7 +81,7 @@ def test_the_actor_s_loss_trains_the_actor_alone(options):
     update = make_update(**options)
     networks = update.networks
     batch = update.sample()
-    x = networks.encode(batch)
+    x = networks.seen(batch).vector
     critic, actor = state(networks.critic), state(networks.actor)
     update.update_actor(batch, x, x)
     assert all(torch.equal(v, critic[k]) for k, v in networks.critic.state_dict().items())
@@ -91,7 +91,7 @@ def test_the_actor_s_loss_trains_the_actor_alone(options):
 def test_bptt_climbs_the_best_of_four_through_the_flow_s_steps():
     update = make_update(improvement="bptt")
     networks = update.networks
-    x = networks.encode(update.sample())
+    x = networks.seen(update.sample()).vector
     kept = update.generator.get_state()
     loss, log_prob = update.climb(x, x)
     assert log_prob is None

@@ -21,8 +21,8 @@ def test_losses_do_not_cross(improvement, atoms):
     update = make_update(improvement=improvement, critic_atoms=atoms)
     networks = update.networks
     batch = update.sample()
-    observation = networks.encode(batch)
-    x = networks.actor.features(observation)
+    observation = networks.actor.observe(*networks.seen(batch))
+    x = networks.critic_encoder(*networks.seen(batch))
     parts = {"critic": networks.critic, "flow": networks.actor}
     if improvement == "distill":
         parts |= {"flow": networks.actor.flow, "one_step": networks.actor.one_step}
@@ -92,7 +92,7 @@ def test_a_categorical_target_has_the_scalar_one_s_mean():
     y, distribution = update.td_target(batch)
     update.generator.set_state(kept)
     networks = update.networks
-    x = networks.encode(batch, successor=True)
+    x = networks.seen(batch, successor=True).vector
     chunk = networks.choose(x, networks.actor.sample(x, update.noise(2, 16, H, A)))
     q = networks.target_critic.value(networks.outputs(networks.target_critic, x, chunk))
     expected = losses.td_target(batch["reward"], batch["discount"], q, "mean")

@@ -15,6 +15,7 @@ from pld_ray.networks.encoders import (
     SpatialLearnedEmbeddings,
     build_backbone,
 )
+from pld_ray.networks.encoders.fusion import FUSIONS
 
 A, B = "observation.images.image", "observation.images.image2"
 TASKS = ("lift the can", "place the can in the bin")
@@ -218,3 +219,27 @@ def test_wrong_inputs_are_named():
         frozen(vector, dict.fromkeys((A, B), torch.zeros(3, 8, 2, 2)))
     with pytest.raises(ValueError, match=r"need torch.uint8"):
         trained(vector, {c: i.float() for c, i in pictures().items()})
+
+
+@pytest.mark.parametrize("kind", ["add", "mlp"])
+def test_a_fusion_is_its_formula(kind):
+    torch.manual_seed(0)
+    fusion = FUSIONS[kind](5, 7, 4)
+    state, seen = torch.randn(3, 5), torch.randn(3, 7)
+
+    def latent(layers, x):  # Linear -> LayerNorm -> tanh, with the norm's first scale and bias
+        x = x @ layers[0].weight.T + layers[0].bias
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        return x.tanh()
+
+    if kind == "add":
+        expected = latent(fusion.state, state) + latent(fusion.seen, seen)
+    else:
+        both = torch.cat([state, seen], -1) @ fusion.hidden.weight.T + fusion.hidden.bias
+        expected = latent(fusion.project, both.clamp(min=0))
+    torch.testing.assert_close(fusion(state, seen), expected)
+    inputs = EncoderInputs(5, feature_dim=7)
+    encoder = ObservationEncoder(inputs, params(), None, fusion=kind)
+    assert encoder(state, features=seen).shape == (3, encoder.output_dim) == (3, 16)
+    plain = ObservationEncoder(inputs, params(), None)
+    assert torch.equal(plain(state, features=seen), torch.cat([state, seen], -1))
