@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 STAMP := $(VENV)/.installed
+PLUGINS := pld_ray/plugin/lerobot_policy_pld_ray envs/lerobot_env_pld_ray
 BIN := $(VENV)/bin
 RUN := OMP_NUM_THREADS=1 RAY_USAGE_STATS_ENABLED=0 RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
 DEMO := outputs/demo
@@ -14,12 +15,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml requirements.lock scripts/find_python.sh
+$(STAMP): pyproject.toml requirements.lock scripts/find_python.sh $(PLUGINS:%=%/pyproject.toml)
 	@set -e; python="$$(sh scripts/find_python.sh)"; \
 	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV); \
 	$(BIN)/python -m pip install -qq --disable-pip-version-check "$$(grep '^uv==' requirements.lock)"; \
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.lock; \
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .; \
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(PLUGINS:%=--editable %); \
 	touch $@
 
 demo: setup  ## train a residual on the embedded task; results in outputs/demo

@@ -10,8 +10,8 @@ import argparse
 import numpy as np
 
 import envs
+from pld_ray.plugin.acting import ActingPolicy
 from pld_ray.registry import load_policy
-from pld_ray.registry.acting import ActingPolicy
 
 
 def main() -> None:

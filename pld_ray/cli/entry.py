@@ -25,7 +25,7 @@ COMMANDS = {
     "register": "put a run's best policy into MLflow's model registry",
     "finetune": "supervised fine-tuning of a LeRobot policy on LeRobotDatasets",
     "distill": "give what residuals have learnt back to their base policy",
-    "export": "what a run of acrlpd has learnt, as a policy folder for --policy.path",
+    "export": "what a run has learnt, as a policy folder for LeRobot and --policy.path",
     "send": "send MLflow what a run could not send while the server was away",
     "collect": "record a policy, or the scripted expert, as a LeRobotDataset",
     "classifier": "a reward from pictures: collect frames, train a classifier, evaluate it",

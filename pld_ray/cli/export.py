@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 
 from pld_ray.cli.arguments import Parser
+from pld_ray.cli.register import best_run
 
 
 def parser() -> Parser:
     """The arguments of the command."""
     parser = Parser(
         "export",
-        "Writes what a run of pld-ray acrlpd has learnt as a policy folder, which --policy.path of "
-        "pld-ray train takes as its base policy.",
+        "Writes what a run has learnt as a LeRobot policy folder, for lerobot-eval, "
+        "lerobot-rollout and, but for base + residual, --policy.path of pld-ray.",
     )
-    parser.positional("run", "folder of the run")
+    parser.positional("run", "folder of a run, of a distillation, or of a sweep (its best trial)")
     parser.value("to", "DIR", "folder of the policy, new or empty", required=True)
     parser.value("checkpoint", "NAME", "one of RUN/checkpoints; best, or the newest, without it")
+    parser.value(
+        "push_to",
+        "USER/NAME",
+        "upload it to the Hugging Face hub besides; needs `hf auth login` or HF_TOKEN",
+    )
     parser.switch("trust", "open the environment that a foreign run names")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Export."""
+    if args.push_to:  # before the hub's client is imported
+        os.environ["HF_HUB_OFFLINE"] = "0"
     from pld_ray.jobs.export import export
 
     folder = pathlib.Path(args.to)
-    checkpoint = export(pathlib.Path(args.run), folder, args.checkpoint, args.trust)
-    print(f"{folder}: the policy of {checkpoint}\nnext: pld-ray train --policy.path={folder}")
+    source = best_run(pathlib.Path(args.run))
+    checkpoint = export(source, folder, args.checkpoint, args.trust, args.push_to)
+    print(
+        f"{folder}: the policy of {checkpoint}\n"
+        f"next: lerobot-eval --policy.path={folder} --env.type=pld_ray --env.task=TASK"
+    )
+    if args.push_to:
+        print(f"uploaded: https://huggingface.co/{args.push_to}")
     return 0

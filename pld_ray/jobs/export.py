@@ -1,55 +1,106 @@
-"""`pld-ray export`: what a run of Q-chunking has learnt, as a policy folder."""
+"""`pld-ray export`: what a run has learnt, as a policy folder that LeRobot loads."""
 
 from __future__ import annotations
 
 import pathlib
+import shutil
+from typing import Any
 
 import torch
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.algorithm.residual.networks import trained_only
 from pld_ray.algorithm.residual.pretrained import read_networks
-from pld_ray.config import ConfigError
+from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.files.atomic import undone_unless
+from pld_ray.files.manifest import check_manifest
 from pld_ray.jobs.build import open_environment
+from pld_ray.plugin.policy_folder import describe_space, write_residual
 from pld_ray.policies.actors import load_actor, write_actor
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
-from pld_ray.rollout.factory import task_instructions
+from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout.factory import env_maker, task_instructions
+from pld_ray.runs.layout import CONFIG_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import check_trusted
 
+POLICY = "policy"
+"""Of a distillation's folder and of a checkpoint of fine-tuning: a policy as LeRobot loads it."""
+
 
 def export(
-    run_dir: pathlib.Path, folder: pathlib.Path, name: str | None = None, trust: bool = False
+    run_dir: pathlib.Path,
+    folder: pathlib.Path,
+    name: str | None = None,
+    trust: bool = False,
+    push_to: str | None = None,
 ) -> pathlib.Path:
-    """Write the averaged policy of a checkpoint, and the critics that choose for it.
+    """Write the averaged policy of a checkpoint, whatever the run learnt.
 
-    A LeRobot policy is written as one, without critics: one draw of it is played.
+    What was fine-tuned or distilled, and a LeRobot actor of Q-chunking, keep LeRobot's type.
+    Q-chunking's own policy, with the critics that choose for it, and base + residual have types of
+    ours, see `pld_ray.plugin`.
 
     Args:
-        run_dir: of the run.
+        run_dir: of the run, or of a distillation.
         folder: new or empty.
         name: of the checkpoint; None is `best`, or the newest one where there is none.
         trust: open the environment that a foreign run names, see `pld_ray.runs.trust`.
+        push_to: repository on the hub that the folder is uploaded to besides.
 
     Returns:
         The checkpoint.
 
     Raises:
-        ConfigError: the run is of another algorithm, has no checkpoint, or the folder is in use.
+        ConfigError: the run has no checkpoint, the folder is in use, the base policy is gone, or
+            nobody is logged in to the hub.
         CheckpointError: the checkpoint is damaged.
     """
-    run = RunDir(run_dir)
-    config = run.load_config()
-    if not isinstance(config, ACRLPDTrainConfig):
-        raise ConfigError(
-            f"{run_dir} is no run of pld-ray acrlpd: pld-ray register keeps a residual with its "
-            "base policy"
-        )
-    check_trusted(config, run.path / "config.yaml", trust)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--to={folder} holds something already: give a new folder")
-    checkpoint = chosen(run, name)
+    if push_to is not None:
+        check_login(push_to)
+    is_distilled = not (run_dir / CONFIG_FILE).is_file() and (run_dir / POLICY).is_dir()
+    with undone_unless(folder, lambda: False):
+        if is_distilled and name is None:
+            checkpoint = run_dir
+            shutil.copytree(run_dir / POLICY, folder, dirs_exist_ok=True)
+        else:
+            run = RunDir(run_dir)
+            config = run.load_config(object)
+            checkpoint = chosen(run, name)
+            check_trusted(config, run.path / CONFIG_FILE, trust)
+            write(checkpoint, config, folder)
+    if push_to is not None:
+        push(folder, push_to)
+    return checkpoint
+
+
+def write(checkpoint: pathlib.Path, config: Any, folder: pathlib.Path) -> None:
+    """The policy of a checkpoint; see `export`."""
+    if isinstance(config, FinetuneConfig):
+        check_manifest(checkpoint)
+        shutil.copytree(checkpoint / POLICY, folder, dirs_exist_ok=True)
+    elif isinstance(config, ACRLPDTrainConfig):
+        write_chunked(checkpoint, config, folder)
+    else:
+        try:
+            write_base_and_residual(checkpoint, config, folder)
+        except FileNotFoundError as error:
+            raise ConfigError(str(error)) from error
+
+
+def write_chunked(
+    checkpoint: pathlib.Path, config: ACRLPDTrainConfig, folder: pathlib.Path
+) -> None:
+    """Q-chunking's averaged policy; a LeRobot actor is written without critics, one draw is played.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged.
+    """
     env = open_environment(config)
     params, spaces = config.algorithm, env.observation_space
     tasks = task_instructions(config.env.settings())
@@ -62,10 +113,43 @@ def export(
     networks.load_state_dict({key: torch.as_tensor(value) for key, value in saved.items()})
     if seeing is not None:
         write_actor(networks.ema_actor, folder)
-        return checkpoint
+        return
     shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
     write_policy(folder, ChunkPolicy(networks, shapes), tasks)
-    return checkpoint
+
+
+def write_base_and_residual(
+    checkpoint: pathlib.Path, config: TrainConfig, folder: pathlib.Path
+) -> dict[str, Any]:
+    """Base + residual, which act together as in evaluation.
+
+    Returns:
+        The content of `config.json`.
+
+    Raises:
+        CheckpointError, StateFileError: the checkpoint is damaged or incomplete.
+        FileNotFoundError: the base policy is gone.
+    """
+    left_out = trained_only(config.algorithm)
+    state = read_networks(checkpoint)
+    acting = {key: value for key, value in state.items() if key.split(".")[0] not in left_out}
+    spec = ResidualSACConfig.of_run(config).get_default_rl_module_spec()
+    described = describe_environment(config)
+    return write_residual(folder, acting, spec.model_config, described, config.policy)
+
+
+def describe_environment(config: TrainConfig) -> dict[str, Any]:
+    """The spaces of a run's environment and its instruction in words; it is opened for that."""
+    env: Any = env_maker(config.env.settings())()
+    try:
+        _, info = env.reset(seed=0)
+        return {
+            "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
+            "actions": describe_space(env.action_space),
+            "task": str(info.get("task", "")),
+        }
+    finally:
+        env.close()
 
 
 def chosen(run: RunDir, name: str | None) -> pathlib.Path:
@@ -81,3 +165,45 @@ def chosen(run: RunDir, name: str | None) -> pathlib.Path:
     if found is None:
         raise ConfigError(f"{run.path} has no checkpoint yet: wait for one, or train on")
     return found
+
+
+# --- the hub --------------------------------------------------------------------------------------
+
+
+def check_login(repository: str) -> None:
+    """Refuse what the hub would refuse, before anything is written.
+
+    Raises:
+        ConfigError: no name of a repository, or nobody is logged in.
+    """
+    from huggingface_hub import get_token
+
+    from pld_ray.policies.checkpoint import HUB_ID
+
+    if not HUB_ID.fullmatch(repository):
+        raise ConfigError(f"--push_to={repository}: give the repository as USER/NAME")
+    if get_token() is None:
+        raise ConfigError(
+            f"--push_to={repository} needs a login to the Hugging Face hub that may write there: "
+            "run `hf auth login`, or set HF_TOKEN"
+        )
+
+
+def push(folder: pathlib.Path, repository: str) -> None:
+    """Upload a policy folder; the repository is made if it is not there.
+
+    Raises:
+        ConfigError: the hub cannot be reached, or refuses.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        api = HfApi()
+        made = api.create_repo(repository, exist_ok=True).repo_id
+        api.upload_folder(repo_id=made, folder_path=folder, commit_message="Upload policy")
+    except Exception as error:  # the hub client's, the HTTP library's or the system's
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(
+            f"{folder} is written, but --push_to={repository} failed ({reason}): try again with "
+            f"`hf upload {repository} {folder}`"
+        ) from error

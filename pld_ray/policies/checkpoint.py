@@ -20,7 +20,7 @@ PREPROCESSOR = "policy_preprocessor.json"
 POSTPROCESSOR = "policy_postprocessor.json"
 
 EXPORTED = "pld_chunked"
-"""`type` of what `pld-ray export` writes; LeRobot itself does not know it."""
+"""`type` of Q-chunking's policy over vectors, which LeRobot knows through `pld_ray.plugin`."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -107,7 +107,7 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
 
 
 def is_exported(path: str | Path) -> bool:
-    """Whether a folder says that `pld-ray export` wrote it."""
+    """Whether a folder holds Q-chunking's policy over vectors."""
     try:
         config = json.loads((Path(path).expanduser() / CONFIG).read_text())
     except (OSError, ValueError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,20 +37,62 @@ def write_policy(folder: Path, policy: ChunkPolicy, tasks: Sequence[str] = ()) -
         tasks: instructions, for a task embedding.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    config = {
-        "type": EXPORTED,
+    own = {
         "chunk_size": policy.chunk_size,
         "n_action_steps": policy.n_action_steps,
-        "input_features": {k: {"shape": list(shape)} for k, shape in policy.input_features.items()},
-        "output_features": {"action": {"shape": [policy.action_dim]}},
         "params": with_weights_in(folder, asdict(policy.networks.params)),
         "tasks": list(tasks),
     }
-    (folder / CONFIG).write_text(json.dumps(config, indent=1))
-    for name in (PREPROCESSOR, POSTPROCESSOR):  # statistics are among the weights
-        (folder / name).write_text(json.dumps({"name": Path(name).stem, "steps": []}))
+    write_description(folder, EXPORTED, policy.input_features, policy.action_dim, own)
     state = policy.networks.acting_state()
     save_tensors({key: value.contiguous() for key, value in state.items()}, folder / WEIGHTS)
+
+
+def write_description(
+    folder: Path,
+    policy_type: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    action_dim: int,
+    own: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Configuration and processors of a policy of our own, as LeRobot reads them.
+
+    The processors name, batch and move; statistics are among the weights.
+
+    Args:
+        folder: of the policy.
+        policy_type: as registered with LeRobot.
+        shapes: observation -> shape of a row, images channel-first.
+        action_dim: A.
+        own: what else the configuration has.
+
+    Returns:
+        The content of `config.json`.
+    """
+    config = {
+        "type": policy_type,
+        "n_obs_steps": 1,
+        "input_features": {key: feature(key, shape) for key, shape in shapes.items()},
+        "output_features": {"action": {"type": "ACTION", "shape": [action_dim]}},
+        "device": "cpu",
+        **own,
+    }
+    (folder / CONFIG).write_text(json.dumps(config, indent=1))
+    device = {"registry_name": "device_processor", "config": {"device": "cpu"}}
+    before = [
+        {"registry_name": "rename_observations_processor", "config": {"rename_map": {}}},
+        {"registry_name": "to_batch_processor", "config": {}},
+        device,
+    ]
+    for name, steps in ((PREPROCESSOR, before), (POSTPROCESSOR, [device])):
+        (folder / name).write_text(json.dumps({"name": Path(name).stem, "steps": steps}, indent=1))
+    return config
+
+
+def feature(key: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """An observation as LeRobot declares it."""
+    vector = "ENV" if key == "observation.environment_state" else "STATE"
+    return {"type": "VISUAL" if is_image(key, shape) else vector, "shape": list(shape)}
 
 
 def load_policy(checkpoint: PolicyCheckpoint, **options: Any) -> ChunkPolicy:

@@ -174,3 +174,8 @@ class PolicyDescription:
 def is_image(key: str, shape: tuple[int, ...]) -> bool:
     """LeRobot's convention: three dimensions under `observation.image...`."""
     return key.startswith("observation.image") and len(shape) == 3
+
+
+def channel_first(key: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an environment's observation as LeRobot declares it."""
+    return (shape[2], *shape[:2]) if is_image(key, shape) else shape

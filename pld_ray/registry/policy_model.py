@@ -12,7 +12,7 @@ import warnings
 import mlflow.models
 import mlflow.pyfunc
 
-from pld_ray.registry.acting import load_folder
+from pld_ray.plugin.acting import load_residual
 
 with warnings.catch_warnings(record=True):  # MLflow wants type hints, which name no tensors
 
@@ -21,7 +21,7 @@ with warnings.catch_warnings(record=True):  # MLflow wants type hints, which nam
 
         def load_context(self, context):  # type: ignore[no-untyped-def]
             """Read base policy and networks; MLflow calls it once."""
-            self.policy = load_folder(pathlib.Path(context.artifacts["policy"]))
+            self.policy = load_residual(pathlib.Path(context.artifacts["policy"]))
 
         def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
             """`ActingPolicy.predict`, with `episode_start` and `tasks` in `params`."""

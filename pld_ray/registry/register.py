@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pld_ray.registry.policy_files import export_policy
+from pld_ray.jobs.export import write_base_and_residual
 from pld_ray.runs.layout import MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import read_record
 from pld_ray.tracking.mlflow_store import opened_store
@@ -22,13 +22,13 @@ from pld_ray.tracking.tags import version
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-    from pld_ray.registry.acting import ActingPolicy
+    from pld_ray.plugin.acting import ActingPolicy
 
 ALIAS = "best"
 MODEL_NAME = "policy"
 """Of the logged model on the run's page."""
 POLICY_FOLDER = "artifacts/policy"
-"""What `export_policy` wrote, in an MLflow model."""
+"""The LeRobot policy folder in an MLflow model."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def register_policy(
         raise ConfigError(f"{name!r} is no name for a registered model: it must not hold / or :")
     with tempfile.TemporaryDirectory() as scratch:
         exported = pathlib.Path(scratch) / "policy"
-        settings = export_policy(path, config, exported)
+        settings = write_base_and_residual(path, config, exported)
         (exported / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
         try:
             with opened_store(uri, "") as client:
@@ -198,7 +198,7 @@ def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
             answer.
     """
     from pld_ray.config import ConfigError
-    from pld_ray.registry.acting import load_folder
+    from pld_ray.plugin.acting import load_residual
 
     match = re.fullmatch(r"models:/([^/@]+)(?:@([^/@]+)|/(\d+))", model_uri)
     if match is None:
@@ -214,6 +214,6 @@ def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
             local = mlflow.artifacts.download_artifacts(
                 artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri
             )
-            return load_folder(pathlib.Path(local) / POLICY_FOLDER)
+            return load_residual(pathlib.Path(local) / POLICY_FOLDER)
     except ConnectionError as error:
         raise ConfigError(f"{model_uri} cannot be loaded: {error}") from error

@@ -10,37 +10,18 @@ import numpy as np
 import pytest
 import ray
 from mlflow.tracking import MlflowClient
+from tiny_run import SMALL, STATES, evaluated_actions
 
 import envs
 from experiments.act import play
-from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
-from pld_ray.evaluation.play import play_init_states
 from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.result_metrics import flatten_result
 from pld_ray.registry import load_policy, register_policy
-from pld_ray.rollout.factory import ENV_NAME, make_env
-from pld_ray.rollout.vector_env import InfosPerEnv
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.tracking.mlflow_record import sqlite_uri
-
-SMALL = [
-    "--env.task=lift_the_can",
-    "--env.episode_length=60",
-    "--algorithm.offline_episodes=1",
-    "--algorithm.warmup_steps=60",
-    "--algorithm.actor_delay_updates=0",
-    "--algorithm.batch_size=16",
-    "--algorithm.hidden_dims=[16,16]",
-    "--algorithm.residual_scale=0.5",
-    "--algorithm.init_final=0.05",
-    "--runners.num_env_runners=0",
-    "--runners.sample_steps=60",
-    "--seed=3",
-]
-STATES = (0, 1)
 
 
 @dataclass
@@ -76,21 +57,6 @@ def trained(tmp_path_factory, mlflow_server):
     return Trained(run.path, actions, rows)
 
 
-def evaluated_actions(algorithm):
-    """Init state -> actions [L, 7], played as the env runner's `evaluate` does."""
-    runner = algorithm.env_runner
-    env = InfosPerEnv(make_env(ENV_NAME, {**runner.config.env_config, "num_envs": 1}))
-    actor, played, last = Actor(runner.module.networks), {state: [] for state in STATES}, []
-
-    def act(observation):
-        last[:] = actor.act(observation)[0]
-        return np.stack(last)
-
-    play_init_states(env, STATES, act, lambda i, state: played[state].append(last[i].copy()))
-    env.close()
-    return {state: np.stack(actions) for state, actions in played.items()}
-
-
 def test_a_registered_policy_plays_the_evaluations_episodes_bit_for_bit(trained, mlflow_server):
     registered = register_policy(trained.folder, "can-lifter")
     assert (registered.version, registered.uri) == ("1", "models:/can-lifter@best")
@@ -122,7 +88,7 @@ def test_a_sqlite_store_and_mlflows_own_loader_do_as_well(trained, store, tmp_pa
     run_id = client.create_run(experiment).info.run_id
     register_policy(trained.folder, "local", tracking_uri=uri, run_id=run_id)
     files = {p.name for p in (tmp_path / "artifacts").rglob("*") if p.is_file()}
-    assert {"policy.safetensors", "policy.json", "config.yaml", "policy_model.py"} <= files
+    assert {"config.json", "config.yaml", "policy_model.py"} <= files
     assert {"model.safetensors", "policy_preprocessor.json"} <= files  # the base policy's
     assert not [name for name in files if pathlib.Path(name).suffix in (".pkl", ".pickle", ".pt")]
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)

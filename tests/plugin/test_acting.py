@@ -1,4 +1,4 @@
-"""The registered policy's own bookkeeping, with a base policy whose actions say where they are."""
+"""The exported policy's own bookkeeping, with a base policy whose actions say where they are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.plugin.acting import ActingPolicy
 from pld_ray.policies import Prediction
-from pld_ray.registry.acting import ActingPolicy
 from pld_ray.rollout.vector_env import with_base_policy
 
 OBSERVATIONS = gym.spaces.Dict({"observation.state": gym.spaces.Box(-1, 1, (2,), np.float32)})

@@ -1,9 +1,9 @@
-"""Base + residual as a folder of its own: JSON and safetensors, no environment, no replay.
+"""Base + residual as a LeRobot policy folder: JSON and safetensors, no environment, no replay.
 
-The folder holds `policy.json` and `policy.safetensors` (the networks that act and what they are
-normalised with), `policy_config.json` (spaces, instruction, how to load both parts),
-`base_policy/` (its LeRobot files), `config.yaml` (the run's), and, where they are used,
-`tokenizer/` and the vision encoder's weights.
+The folder holds `config.json` (LeRobot's keys, spaces, instruction, how to load both parts),
+`model.safetensors` (the networks that act and what they are normalised with), the two processors,
+`base_policy/` (its LeRobot files), and, where they are used, `tokenizer/` and the vision encoder's
+weights.
 """
 
 from __future__ import annotations
@@ -16,81 +16,79 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pld_ray.config import ConfigError
+from pld_ray.policies.checkpoint import CONFIG, WEIGHTS, open_checkpoint
+
 if TYPE_CHECKING:
     import gymnasium as gym
 
     from pld_ray.algorithm.residual.networks import ResidualNetworks
-    from pld_ray.config import PolicyConfig, TrainConfig
+    from pld_ray.config import PolicyConfig
     from pld_ray.policies import BasePolicy
 
-FORMAT_VERSION = 2
-SETTINGS = "policy_config.json"
-STATE = "policy"
+FORMAT_VERSION = 3
+RESIDUAL = "pld_residual"
+"""`type` in `config.json`."""
 BASE_POLICY, TOKENIZER = "base_policy", "tokenizer"
 TOKENIZER_FILES = (".json", ".model", ".txt")
 """Of a tokeniser's folder, which may hold the weights of a whole model besides."""
 
 
-def export_policy(
-    checkpoint: pathlib.Path, config: TrainConfig, folder: pathlib.Path
+def write_residual(
+    folder: pathlib.Path,
+    state: Mapping[str, np.ndarray],
+    model_config: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    policy: PolicyConfig,
 ) -> dict[str, Any]:
-    """Write base + residual of a checkpoint into `folder`.
+    """Write base + residual.
+
+    Args:
+        folder: is made.
+        state: of the networks, what acts.
+        model_config: `params` and `tasks` of the networks.
+        environment: `observations` and `actions` (spaces, see `describe_space`) and `task`.
+        policy: the base policy.
 
     Returns:
-        The content of `policy_config.json`.
+        The content of `config.json`.
 
     Raises:
-        CheckpointError, StateFileError: the checkpoint is damaged or incomplete.
         FileNotFoundError: the base policy is gone.
     """
-    from pld_ray.algorithm.residual.networks import trained_only
-    from pld_ray.algorithm.residual.pretrained import read_networks
-    from pld_ray.files.state_tree import save_tree
-    from pld_ray.networks.encoders.weights import with_weights_in
-    from pld_ray.rllib.config import ResidualSACConfig
+    import torch
 
-    left_out = trained_only(config.algorithm)
-    state = read_networks(checkpoint)
-    acting = {k: v for k, v in state.items() if k.split(".")[0] not in left_out}
-    model_config = dict(ResidualSACConfig.of_run(config).get_default_rl_module_spec().model_config)
+    from pld_ray.files.tensors import save_tensors
+    from pld_ray.networks.encoders.weights import with_weights_in
+    from pld_ray.policies.exported import write_description
+    from pld_ray.policies.protocol import channel_first
+
     folder.mkdir(parents=True, exist_ok=True)
     params = with_weights_in(folder, model_config["params"])
     settings = {
         "format_version": FORMAT_VERSION,
-        **describe_environment(config),
-        "base_policy": export_base_policy(config.policy, folder),
-        "model_config": {**model_config, "params": params},
+        **environment,
+        "base_policy": write_base_policy(policy, folder),
+        "networks": {"params": params, "tasks": list(model_config.get("tasks", ()))},
     }
-    save_tree(folder / STATE, acting)
-    (folder / SETTINGS).write_text(json.dumps(settings, indent=1))
+    shapes = {
+        key: channel_first(key, tuple(space["shape"]))
+        for key, space in settings["observations"].items()
+    }
+    action_dim = settings["actions"]["shape"][0]
+    settings = write_description(folder, RESIDUAL, shapes, action_dim, settings)
+    tensors = {key: torch.as_tensor(value).contiguous() for key, value in state.items()}
+    save_tensors(tensors, folder / WEIGHTS)
     return settings
 
 
-def describe_environment(config: TrainConfig) -> dict[str, Any]:
-    """The spaces of a run's environment and its instruction in words; it is opened for that."""
-    from pld_ray.rollout.factory import env_maker
-
-    env: Any = env_maker(config.env.settings())()
-    try:
-        _, info = env.reset(seed=0)
-        return {
-            "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
-            "actions": describe_space(env.action_space),
-            "task": str(info.get("task", "")),
-        }
-    finally:
-        env.close()
-
-
-def export_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, Any]:
+def write_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, Any]:
     """Copy the base policy's files into `folder`.
 
     Returns:
         How to load it from there: `type`, `path` (in `folder`, or a name on the hub, which stays
         one), `fingerprint` of its files, `prefetch`, and what else `load_base_policy` takes.
     """
-    from pld_ray.policies.checkpoint import open_checkpoint
-
     if policy.type == "none":
         return {"type": "none"}
     source = open_checkpoint(policy.path)
@@ -115,84 +113,94 @@ def export_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, 
 
 
 def read_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """`policy_config.json` of a folder.
+    """`config.json` of a folder.
 
     Raises:
-        ConfigError: the folder holds no policy, or one of another format.
+        ConfigError: the folder holds no base + residual, or one of another format.
     """
-    from pld_ray.config import ConfigError
-
+    again = "export the run again (pld-ray export, or pld-ray register)"
     try:
-        settings = json.loads((folder / SETTINGS).read_text())
-        version = settings["format_version"]
+        settings = json.loads((folder / CONFIG).read_text())
+        version = settings["format_version"] if settings["type"] == RESIDUAL else None
     except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError(
-            f"{folder / SETTINGS} is missing or damaged: register the policy again (pld-ray "
-            "register)"
-        ) from None
+        version = None
+    if version is None:
+        raise ConfigError(f"{folder / CONFIG} is missing, or is of no base + residual: {again}")
     if version != FORMAT_VERSION:
         raise ConfigError(
-            f"{folder / SETTINGS}: format_version is {version!r}, and this pld-ray reads "
-            f"{FORMAT_VERSION}: register the policy again (pld-ray register)"
+            f"{folder / CONFIG}: format_version is {version!r}, and this pld-ray reads "
+            f"{FORMAT_VERSION}: {again}"
         )
     return settings
 
 
-def load_exported_base_policy(folder: pathlib.Path, settings: Mapping[str, Any]) -> BasePolicy:
-    """The base policy that `export_base_policy` described.
+def load_base(
+    folder: pathlib.Path, settings: Mapping[str, Any], actions: gym.spaces.Box, device: str
+) -> BasePolicy:
+    """The base policy that `write_base_policy` described.
 
     Raises:
         ConfigError: it is not the one that the residual was trained on.
         FileNotFoundError: a file is missing, or the hub's name cannot be had.
     """
-    from pld_ray.config import ConfigError
-    from pld_ray.policies.checkpoint import open_checkpoint
-    from pld_ray.rollout.factory import make_base_policy
+    from pld_ray.policies import NoBasePolicy, load_base_policy
+    from pld_ray.policies.checkpoint import is_exported
 
     base = settings["base_policy"]
-    actions = make_space(settings["actions"])
     if base["type"] == "none":
-        return make_base_policy({"type": "none"}, actions)
+        return NoBasePolicy((actions.shape or (0,))[0])
     path = str(folder / BASE_POLICY) if base["path"] == BASE_POLICY else base["path"]
     loader = dict(base["loader"])
     if "tokenizer_path" in loader:
         loader["tokenizer_path"] = str(folder / TOKENIZER)
+    if not is_exported(path):
+        loader["device"] = device
     if open_checkpoint(path).fingerprint() != base["fingerprint"]:
         raise ConfigError(
             f"the base policy {path} is not the one that this residual was trained on: its files "
-            "have changed since it was registered"
+            "have changed since it was exported"
         )
-    return make_base_policy({"type": base["type"], "path": path, **loader}, actions)
+    return load_base_policy(path, **loader)
 
 
-def load_policy_networks(
-    folder: pathlib.Path, settings: Mapping[str, Any], spaces: gym.spaces.Dict
+def load_networks(
+    folder: pathlib.Path,
+    settings: Mapping[str, Any],
+    spaces: gym.spaces.Dict,
+    actions: gym.spaces.Box,
 ) -> ResidualNetworks:
-    """The networks that `export_policy` wrote, ready to act.
+    """The networks that `write_residual` wrote, ready to act.
 
     Args:
+        folder: of the policy.
+        settings: of `read_settings`.
         spaces: what they see, the base policy's part included.
+        actions: of the environment.
 
     Raises:
-        StateFileError: a file is missing or damaged.
+        ConfigError: the weights are missing, damaged or of other networks.
     """
-    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
     from pld_ray.algorithm.residual.networks import ResidualNetworks
     from pld_ray.config import ResidualSACParams
-    from pld_ray.files.state_tree import load_tree
     from pld_ray.networks.encoders.weights import with_weights_of
 
-    params = with_weights_of(folder, settings["model_config"]["params"])
+    params = with_weights_of(folder, settings["networks"]["params"])
     networks = ResidualNetworks.of_spaces(
         spaces,
-        make_space(settings["actions"]),
+        actions,
         ResidualSACParams(**params),
-        tasks=settings["model_config"].get("tasks", ()),
+        tasks=tuple(settings["networks"].get("tasks", ())),
     )
     networks.keep_what_acts()
-    state = {k: torch.as_tensor(v) for k, v in load_tree(folder / STATE).items()}
-    networks.load_state_dict(state)
+    try:
+        networks.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ConfigError(
+            f"{folder / WEIGHTS} cannot be read ({str(error).splitlines()[0]}): copy it again"
+        ) from None
     return networks.eval()
 
 

@@ -1,4 +1,4 @@
-"""A registered policy at work: observations in, actions of base + residual out."""
+"""A trained policy at work, alone: the environment's observations in, its actions out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import numpy as np
 
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.algorithm.residual.networks import ResidualNetworks
-from pld_ray.policies import BasePolicy, ChunkCache
-from pld_ray.registry.policy_files import (
-    load_exported_base_policy,
-    load_policy_networks,
-    make_space,
-    read_settings,
-)
+from pld_ray.columns import BASE_ACTION
+from pld_ray.plugin.policy_folder import load_base, load_networks, make_space, read_settings
+from pld_ray.policies import BasePolicy, ChunkCache, PolicyDescription
+from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.rollout.vector_env import add_base_policy, with_base_policy
 
 
@@ -29,8 +26,8 @@ class ActingPolicy:
     the actions of `pld-ray eval`, bit for bit.
 
     Args:
-        base_policy: the frozen policy.
-        networks: the residual's.
+        base_policy: the frozen policy, or a learnt one that plays chunks.
+        networks: the residual's; None plays `base_policy` alone.
         observations, actions: the environment's spaces.
         prefetch: see `ChunkCache`.
         task: instruction in words where a call gives none.
@@ -42,14 +39,14 @@ class ActingPolicy:
     def __init__(
         self,
         base_policy: BasePolicy,
-        networks: ResidualNetworks,
+        networks: ResidualNetworks | None,
         observations: gym.spaces.Dict,
         actions: gym.spaces.Box,
         prefetch: bool = False,
         task: str = "",
     ) -> None:
-        self._base_policy, self._prefetch, self._task = base_policy, prefetch, task
-        self._actor = Actor(networks)
+        self.base_policy, self._prefetch, self._task = base_policy, prefetch, task
+        self._actor = None if networks is None else Actor(networks)
         self._spaces, self._actions = observations.spaces, actions
         self._chunks: ChunkCache | None = None
         self.inputs = {key: (-1, *(space.shape or ())) for key, space in self._spaces.items()}
@@ -71,7 +68,7 @@ class ActingPolicy:
             observations: the environment's columns, [N, ...] each.
             episode_start: [N], true where this observation is an episode's first; None is nowhere,
                 but in the first call everywhere.
-            tasks: N instructions in words; None is the one that was trained.
+            tasks: N instructions in words; none, or an empty one, is the one that was trained.
 
         Raises:
             ValueError: an observation is missing or has another shape, or another number of rows
@@ -86,7 +83,7 @@ class ActingPolicy:
                 f"environment; {next(iter(batch))!r} has {n}"
             )
         if self._chunks is None or (starts.all() and self._chunks.num_envs != n):
-            self._chunks = ChunkCache(self._base_policy, n, prefetch=self._prefetch)
+            self._chunks = ChunkCache(self.base_policy, n, prefetch=self._prefetch)
             starts = np.ones(n, bool)
         if self._chunks.num_envs != n:
             raise ValueError(
@@ -95,9 +92,9 @@ class ActingPolicy:
             )
         if starts.any():
             self._chunks.reset(np.flatnonzero(starts).tolist())
-        instructions = [self._task] * n if tasks is None else list(tasks)
+        instructions = [task or self._task for task in tasks or [""] * n]
         add_base_policy(batch, self._chunks, instructions, self._actions)
-        return self._actor.act(batch)[0]
+        return batch[BASE_ACTION] if self._actor is None else self._actor.act(batch)[0]
 
     def _column(self, observations: Mapping[str, np.ndarray], key: str) -> np.ndarray:
         if key not in observations:
@@ -108,19 +105,50 @@ class ActingPolicy:
         return column
 
 
-def load_folder(folder: pathlib.Path) -> ActingPolicy:
-    """What `export_policy` wrote, ready to act.
+def load_residual(folder: pathlib.Path, device: str = "cpu") -> ActingPolicy:
+    """Base + residual of a folder that `write_residual` wrote, ready to act.
+
+    Args:
+        folder: of the policy.
+        device: of the base policy; the residual is computed on the CPU, as in training's runners.
 
     Raises:
-        ConfigError: no policy of this format, or the base policy has changed.
-        StateFileError, FileNotFoundError: a file is missing or damaged.
+        ConfigError: no policy of this format, a damaged one, or the base policy has changed.
+        FileNotFoundError: a file is missing.
     """
     settings = read_settings(folder)
     observations = gym.spaces.Dict(
         {key: make_space(space) for key, space in settings["observations"].items()}
     )
     actions = make_space(settings["actions"])
-    base = load_exported_base_policy(folder, settings)
-    networks = load_policy_networks(folder, settings, with_base_policy(base, observations, actions))
+    base = load_base(folder, settings, actions, device)
+    spaces = with_base_policy(base, observations, actions)
+    networks = load_networks(folder, settings, spaces, actions)
     prefetch = bool(settings["base_policy"].get("prefetch"))
     return ActingPolicy(base, networks, observations, actions, prefetch, settings["task"])
+
+
+def load_chunked(folder: pathlib.Path, n_action_steps: int | None = None) -> ActingPolicy:
+    """Q-chunking's policy of a folder that `exported.write_policy` wrote, ready to act.
+
+    Args:
+        folder: of the policy.
+        n_action_steps: actions of a chunk that are played; None is the folder's own number.
+
+    Raises:
+        FileNotFoundError, ValueError: see `load_policy`.
+    """
+    from pld_ray.policies.exported import load_policy
+
+    policy = load_policy(open_checkpoint(folder), n_action_steps=n_action_steps)
+    rows = PolicyDescription.of(policy).zeros(1)
+    observations = gym.spaces.Dict({key: unbounded(row[0]) for key, row in rows.items()})
+    actions = unbounded(np.zeros(policy.action_dim, np.float32))  # its networks know the bounds
+    return ActingPolicy(policy, None, observations, actions)
+
+
+def unbounded(example: np.ndarray) -> gym.spaces.Box:
+    """All that an array's type can hold, in its shape."""
+    if example.dtype == np.uint8:
+        return gym.spaces.Box(0, 255, example.shape, np.uint8)
+    return gym.spaces.Box(-np.inf, np.inf, example.shape, np.float32)

@@ -1,0 +1,169 @@
+"""Exported policies in LeRobot's own programs, against the evaluation of the run they are of.
+
+The commands are those of docs/lerobot.md.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shlex
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import ray
+import torch
+from point_robot import StatePoint
+from tiny_run import SMALL, STATES, evaluated_actions
+
+from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.cli import main
+from pld_ray.config import PolicyConfig, ResidualSACParams, TrainConfig
+from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.config.file import load_config
+from pld_ray.jobs.build import build_algorithm
+from pld_ray.plugin.acting import load_chunked, load_residual
+from pld_ray.plugin.modeling_pld import PldResidualPolicy
+from pld_ray.plugin.policy_folder import describe_space, write_residual
+from pld_ray.policies import NoBasePolicy
+from pld_ray.policies.exported import write_policy
+from pld_ray.rollout.vector_env import with_base_policy
+from pld_ray.runs.run_dir import RunDir
+
+PAGE = (pathlib.Path(__file__).parents[2] / "docs/lerobot.md").read_text()
+
+
+def commands(program):
+    """Those of the page's blocks, without the program's name."""
+    lines = [
+        line for block in re.findall(r"```\n(.*?)```", PAGE, re.S) for line in block.split("\n")
+    ]
+    return [shlex.split(line)[1:] for line in lines if line.startswith(f"{program} ")]
+
+
+@dataclass
+class Trained:
+    """A run, and how its evaluation played."""
+
+    folder: pathlib.Path
+    actions: dict[int, np.ndarray]
+    """Init state -> the actions of its episode."""
+    successes: list[bool]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    run = RunDir(tmp_path_factory.mktemp("runs") / "run")
+    config = load_config(TrainConfig, [*SMALL, f"--output_dir={run.path}"])
+    run.create(config)
+    algorithm = build_algorithm(config)
+    while algorithm.updates < 40:
+        algorithm.train()
+    run.save_checkpoint(algorithm.save_checkpoint, "best", {})
+    successes = [row.success for row in algorithm.evaluate_residual(list(STATES))]
+    actions = evaluated_actions(algorithm)
+    algorithm.stop()
+    ray.shutdown()
+    return Trained(run.path, actions, successes)
+
+
+def test_lerobot_eval_plays_base_and_residual_as_our_evaluation_does(
+    trained, lerobot, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("outputs").mkdir()
+    pathlib.Path("outputs/lift").symlink_to(trained.folder)
+    (export,), (evaluate,) = commands("pld-ray"), commands("lerobot-eval")
+    assert main(export) == 0
+    lerobot(
+        "lerobot.scripts.lerobot_eval",
+        *evaluate,
+        "--env.episode_length=60",
+        "--env.render=false",
+        f"--eval.n_episodes={len(STATES)}",
+        f"--eval.batch_size={len(STATES)}",
+        "--eval.use_async_envs=false",
+        "--eval.recording=true",
+        "--output_dir=eval",
+    )
+    info = json.loads(pathlib.Path("eval/eval_info.json").read_text())
+    assert info["per_task"][0]["metrics"]["successes"] == trained.successes
+    for i, state in enumerate(STATES):
+        files = pathlib.Path(f"eval/recordings/pld_tabletop_0/env_{i}").rglob("data/**/*.parquet")
+        (table,) = [pq.read_table(file) for file in files]
+        played = np.stack(table["action"].to_pylist())
+        np.testing.assert_allclose(played, trained.actions[state], rtol=0, atol=1e-5)
+
+
+def test_saved_and_loaded_again_it_is_the_same_policy(trained, tmp_path):
+    assert main(["export", str(trained.folder), f"--to={tmp_path / 'one'}"]) == 0
+    policy = PldResidualPolicy.from_pretrained(tmp_path / "one")
+    policy.save_pretrained(tmp_path / "two")
+    again = PldResidualPolicy.from_pretrained(tmp_path / "two")
+    assert not [
+        f for f in (tmp_path / "two").rglob("*") if f.suffix not in ("", ".json", ".safetensors")
+    ]
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(6):  # over the end of a chunk
+        batch = {
+            "observation.state": torch.randn(3, 8, generator=generator),
+            "observation.environment_state": torch.randn(3, 24, generator=generator),
+        }
+        first, second = policy.select_action(batch), again.select_action(batch)
+        assert torch.equal(first, second)
+    policy.reset()  # the same observation begins an episode now
+    assert not torch.equal(policy.select_action(batch), second)
+
+
+def residual_folder(folder):
+    """An untrained residual without a base policy, and what it is."""
+    env, params = StatePoint(), ResidualSACParams(hidden_dims=[16], init_final=0.5)
+    spaces = with_base_policy(NoBasePolicy(7), env.observation_space, env.action_space)
+    networks = ResidualNetworks.of_spaces(spaces, env.action_space, params, seed=0)
+    environment = {
+        "observations": {k: describe_space(v) for k, v in env.observation_space.spaces.items()},
+        "actions": describe_space(env.action_space),
+        "task": "go",
+    }
+    settings = {"params": vars(params)}
+    state = networks.acting_state()
+    write_residual(folder, state, settings, environment, PolicyConfig(type="none"))
+    return load_residual(folder)
+
+
+def chunked_folder(folder):
+    """An untrained flow over chunks, and what it is."""
+    env, params = StatePoint(), ACRLPDParams(hidden_dims=[16], num_candidates=3, horizon=4)
+    networks = ChunkedNetworks.of_spaces(env.observation_space, env.action_space, params)
+    write_policy(folder, networks.acting_state(), params, {"observation.state": (6,)}, 7)
+    return load_chunked(folder)
+
+
+@pytest.mark.parametrize("make", [residual_folder, chunked_folder])
+def test_lerobot_rollout_runs_it_on_a_robot(make, lerobot, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    acting = make(tmp_path / "outputs/lift_policy")
+    (rollout,) = commands("lerobot-rollout")
+    wanted = [arg for arg in rollout if not arg.startswith(("--robot", "--duration"))]
+    assert len(wanted) == 2
+    lerobot(
+        "lerobot.scripts.lerobot_rollout",
+        *wanted,
+        "--robot.discover_packages_path=point_robot",
+        "--robot.type=point",
+        "--robot.record=record.json",
+        f"--robot.calibration_dir={tmp_path}",
+        "--fps=50",
+        "--duration=1",
+        "--return_to_initial_position=false",
+    )
+    record = json.loads(pathlib.Path("record.json").read_text())
+    assert len(record["actions"]) > 8
+    for state, action in zip(record["states"], record["actions"], strict=True):
+        expected = acting.predict({"observation.state": np.float32([state])})
+        np.testing.assert_allclose(action, expected[0], rtol=0, atol=1e-5)
