@@ -30,6 +30,7 @@ from pld_ray.plugin.acting import load_chunked, load_residual
 from pld_ray.plugin.modeling_pld import PldResidualPolicy
 from pld_ray.plugin.policy_folder import describe_space, write_residual
 from pld_ray.policies import NoBasePolicy
+from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
 from pld_ray.rollout.vector_env import with_base_policy
 from pld_ray.runs.run_dir import RunDir
@@ -140,7 +141,7 @@ def chunked_folder(folder):
     """An untrained flow over chunks, and what it is."""
     env, params = StatePoint(), ACRLPDParams(hidden_dims=[16], num_candidates=3, horizon=4)
     networks = ChunkedNetworks.of_spaces(env.observation_space, env.action_space, params)
-    write_policy(folder, networks.acting_state(), params, {"observation.state": (6,)}, 7)
+    write_policy(folder, ChunkPolicy(networks, {"observation.state": (6,)}))
     return load_chunked(folder)
 
 
