@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
+from lerobot.configs import PreTrainedConfig
+from lerobot.policies import get_policy_class, make_pre_post_processors
 from point_robot import StatePoint
 from tiny_run import SMALL, STATES, evaluated_actions
 
@@ -26,10 +28,10 @@ from pld_ray.config import PolicyConfig, ResidualSACParams, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.file import load_config
 from pld_ray.jobs.build import build_algorithm
-from pld_ray.plugin.acting import load_chunked, load_residual
+from pld_ray.plugin.acting import load_residual
 from pld_ray.plugin.modeling_pld import PldResidualPolicy
 from pld_ray.plugin.policy_folder import describe_space, write_residual
-from pld_ray.policies import NoBasePolicy
+from pld_ray.policies import ChunkCache, NoBasePolicy
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
 from pld_ray.rollout.vector_env import with_base_policy
@@ -137,18 +139,9 @@ def residual_folder(folder):
     return load_residual(folder)
 
 
-def chunked_folder(folder):
-    """An untrained flow over chunks, and what it is."""
-    env, params = StatePoint(), ACRLPDParams(hidden_dims=[16], num_candidates=3, horizon=4)
-    networks = ChunkedNetworks.of_spaces(env.observation_space, env.action_space, params)
-    write_policy(folder, ChunkPolicy(networks, {"observation.state": (6,)}))
-    return load_chunked(folder)
-
-
-@pytest.mark.parametrize("make", [residual_folder, chunked_folder])
-def test_lerobot_rollout_runs_it_on_a_robot(make, lerobot, tmp_path, monkeypatch):
+def test_lerobot_rollout_runs_base_and_residual_on_a_robot(lerobot, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    acting = make(tmp_path / "outputs/lift_policy")
+    acting = residual_folder(tmp_path / "outputs/lift_policy")
     (rollout,) = commands("lerobot-rollout")
     wanted = [arg for arg in rollout if not arg.startswith(("--robot", "--duration"))]
     assert len(wanted) == 2
@@ -168,3 +161,26 @@ def test_lerobot_rollout_runs_it_on_a_robot(make, lerobot, tmp_path, monkeypatch
     for state, action in zip(record["states"], record["actions"], strict=True):
         expected = acting.predict({"observation.state": np.float32([state])})
         np.testing.assert_allclose(action, expected[0], rtol=0, atol=1e-5)
+
+
+def test_the_flow_over_chunks_plays_what_a_chunk_cache_plays(tmp_path):
+    env, params = StatePoint(), ACRLPDParams(hidden_dims=[16], num_candidates=3, horizon=4)
+    networks = ChunkedNetworks.of_spaces(env.observation_space, env.action_space, params)
+    learnt = ChunkPolicy(networks, {"observation.state": (6,)})
+    write_policy(tmp_path, learnt)
+    config = PreTrainedConfig.from_pretrained(tmp_path, cli_overrides=["--n_action_steps=3"])
+    policy = get_policy_class(config.type).from_pretrained(tmp_path, config=config)
+    before, after = make_pre_post_processors(config, str(tmp_path))
+    params.n_action_steps = 3
+    chunks = ChunkCache(ChunkPolicy(networks, {"observation.state": (6,)}), num_envs=2)
+    rng = np.random.default_rng(0)
+    for step in range(8):
+        state = rng.normal(size=(2, 6)).astype(np.float32)
+        if step in (0, 5):  # an episode begins
+            policy.reset()
+            chunks.reset([0, 1])
+        expected = chunks.act({"observation.state": state}, ["", ""])
+        batch = before({"observation.state": torch.from_numpy(state), "task": ["", ""]})
+        np.testing.assert_array_equal(after(policy.select_action(batch)).numpy(), expected)
+    assert policy.predict_action_chunk(batch).shape == (2, 4, 7)
+    assert not policy.supports_rtc()

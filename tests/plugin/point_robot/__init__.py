@@ -40,10 +40,11 @@ class PointRobot(Robot):
     """Steps the environment at each action."""
 
     config_class, name = PointRobotConfig, "point"
+    is_calibrated, is_connected = True, False
 
     def __init__(self, config):
         super().__init__(config)
-        self._record, self._env, self.is_connected = Path(config.record), StatePoint(), False
+        self._record, self._env = Path(config.record), StatePoint()
         self._seen, self._done = [], []
 
     @property
@@ -71,8 +72,6 @@ class PointRobot(Robot):
     def disconnect(self):
         self.is_connected = False
         self._record.write_text(json.dumps({"states": self._seen, "actions": self._done}))
-
-    is_calibrated = True
 
     def calibrate(self):
         pass
