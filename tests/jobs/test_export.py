@@ -1,0 +1,74 @@
+"""Which folder `pld-ray export` makes of which run, and what it refuses."""
+
+from __future__ import annotations
+
+import shutil
+
+import huggingface_hub
+import pytest
+
+from pld_ray.cli import main
+from pld_ray.config import ConfigError
+from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.files.manifest import CheckpointError, write_manifest
+from pld_ray.jobs.export import export
+from pld_ray.policies import EMBEDDED_ACT
+from pld_ray.policies.checkpoint import open_checkpoint
+from pld_ray.runs.run_dir import RunDir
+
+
+@pytest.fixture
+def finetuned(tmp_path):
+    """A fine-tuning run with one checkpoint."""
+    run = RunDir(tmp_path / "finetune")
+    run.create(FinetuneConfig())
+    checkpoint = run.checkpoints / "final"
+    shutil.copytree(EMBEDDED_ACT, checkpoint / "policy")
+    write_manifest(checkpoint)
+    return run
+
+
+def test_a_fine_tuned_policy_is_its_checkpoint_s(finetuned, tmp_path, capsys):
+    assert main(["export", str(finetuned.path), f"--to={tmp_path / 'out'}"]) == 0
+    assert "--env.type=pld_ray --env.task=pick_up_the_can" in capsys.readouterr().out
+    written = open_checkpoint(tmp_path / "out")
+    assert written.fingerprint() == open_checkpoint(None).fingerprint()
+
+
+def test_a_distillation_s_folder_gives_its_policy(finetuned, tmp_path):
+    whole = tmp_path / "distilled"
+    shutil.copytree(EMBEDDED_ACT, whole / "policy")
+    assert export(whole, tmp_path / "out") == whole
+    assert open_checkpoint(tmp_path / "out").fingerprint() == open_checkpoint(None).fingerprint()
+
+
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
+    finetuned, tmp_path, monkeypatch
+):
+    run, out = finetuned.path, tmp_path / "out"
+    with pytest.raises(ConfigError, match=r"holds no run: config.yaml is missing"):
+        export(tmp_path, out)
+    with pytest.raises(ConfigError, match=r"--checkpoint=best: .* holds final"):
+        export(run, out, "best")
+    with pytest.raises(ConfigError, match="holds something already"):
+        export(run, run)
+    with pytest.raises(ConfigError, match="--push_to=mine: give the repository as USER/NAME"):
+        export(run, out, push_to="mine")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    with pytest.raises(
+        ConfigError, match=r"needs a login .*: run `hf auth login`, or set HF_TOKEN"
+    ):
+        export(run, out, push_to="user/name")
+    (finetuned.checkpoints / "final/policy/model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"model.safetensors is damaged"):
+        export(run, out)
+    assert not out.exists()
+
+
+def test_an_upload_that_fails_keeps_the_folder(finetuned, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_none")
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"out is written, but --push_to=user/name failed \(.*\)"):
+        export(finetuned.path, tmp_path / "out", push_to="user/name")
+    assert open_checkpoint(tmp_path / "out").policy_type == "act"
