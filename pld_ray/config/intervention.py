@@ -54,6 +54,20 @@ class InterventionConfig:
         within="[1, 1e6]",
     )
 
+    # --- what the person sees --------------------------------------------------------------------
+    view: Literal["none", "rerun", "foxglove"] = option(
+        "none",
+        "Live view of the first environment of the first runner, by LeRobot's viewers: cameras "
+        "(`env.cameras`), state, actions, who acts, episode and success rate; "
+        '`pip install "lerobot[viz]"`. Experimental.',
+    )
+    view_address: str | None = option(
+        None,
+        "HOST:PORT of a Rerun viewer that is open (`rerun`, or `rerun --serve-web` for a browser), "
+        "or at which Foxglove is served; None opens Rerun on the runner's machine, and serves "
+        "Foxglove at 127.0.0.1:8765.",
+    )
+
     # --- a device in a person's hand -------------------------------------------------------------
     hz: float = option(
         20.0,
@@ -88,6 +102,22 @@ class InterventionConfig:
         """
         return self.hz if control_hz is None and self.device in ATTENDED else control_hz
 
+    def view_at(self) -> tuple[str | None, int | None]:
+        """Host and port of `view_address`; None where it is not given.
+
+        Raises:
+            ValueError: it is no HOST:PORT.
+        """
+        if self.view_address is None:
+            return None, None
+        host, separator, port = self.view_address.rpartition(":")
+        if not (host and separator and port.isdecimal() and 0 < int(port) < 65536):
+            raise ValueError(
+                f"intervention.view_address={self.view_address} is no HOST:PORT, such as "
+                "127.0.0.1:9876"
+            )
+        return host, int(port)
+
     def check(self, runners: RunnersConfig, elsewhere: bool) -> None:
         """Refuse runners in which the device could not be asked.
 
@@ -98,6 +128,9 @@ class InterventionConfig:
         Raises:
             ValueError: naming the setting.
         """
+        if self.view == "none" and self.view_address is not None:
+            raise ValueError("intervention.view_address is of intervention.view, which is none")
+        self.view_at()
         if self.device == "scripted" and runners.vectorization != "in_process":
             raise ValueError(
                 "intervention.device=scripted sees the simulator, which must then be in the same "

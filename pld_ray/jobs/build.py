@@ -44,6 +44,7 @@ from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.classifier_reward import ClassifierReward
 from pld_ray.rollout.entry_point import make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
+from pld_ray.rollout.live_view import check_view
 from pld_ray.rollout.make_intervenor import check_intervention
 from pld_ray.rollout.offline_cache import OfflineCache
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
@@ -108,6 +109,8 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
             Normalizer.of_state(config.norm_stats, wanted)
         if config.dump_interval:
             frames_per_second(config)
+        if not config.placement.env_runner:  # else the viewer is where the runner is
+            check_view(config.intervention)
         if config.intervention.device == "scripted" or config.runners.num_env_runners == 0:
             check_intervention(config.intervention, env)  # else the device is where the runner is
         algorithm.check_environment(env, actions)

@@ -24,6 +24,7 @@ from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.intervention import Intervenor
+from pld_ray.rollout.live_view import LiveView
 from pld_ray.rollout.make_intervenor import make_intervenor
 from pld_ray.rollout.messages import EpisodeBatch, Failure, PublishedWeights, SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
@@ -42,6 +43,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     """Gradient updates behind the published weights that were taken last."""
     _streams: Streams | None = None
     _intervenor: Intervenor | None = None
+    _view: LiveView | None = None
     _evaluation_env: InfosPerEnv | None = None
     _taken: Any = None
     _metrics_sent = 0.0
@@ -171,6 +173,13 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             self._intervenor = make_intervenor(intervention, env, self._rng)
         return self._intervenor
 
+    def view(self) -> LiveView | None:
+        """Where the first environment is shown; of the first runner alone."""
+        options = self.config.intervention
+        if self._view is None and options.view != "none" and (self.worker_index or 0) < 2:
+            self._view = LiveView(options)
+        return self._view
+
     def _let_go(self) -> None:
         """No person is at the environments any more."""
         if self._intervenor is not None:
@@ -223,6 +232,8 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 
     def stop(self) -> None:
         self._let_go()
+        if self._view is not None:
+            self._view.close()
         super().stop()
         if self._evaluation_env is not None:
             self._evaluation_env.close()
@@ -250,6 +261,7 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
             experts,
             self.person(request),
             env,
+            self.view(),
         )
 
     def label_episodes(self, episodes: list[Columns], task: str) -> list[Columns]:

@@ -15,6 +15,7 @@ from pld_ray.rollout.episode import EpisodeBuilder, EpisodeSummary
 from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.intervention import NOTHING, Intervenor, Turn, Verdict
+from pld_ray.rollout.live_view import LiveView
 from pld_ray.rollout.messages import SampleRequest
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, Observation
 
@@ -94,6 +95,7 @@ class Streams:
         experts: one for each environment, for requests that ask for them.
         intervenor: a person, for requests that let one take over.
         env: the environments, whose base policy starts afresh when the person lets go.
+        view: shows the first environment.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Streams:
         experts: Sequence[Expert] = (),
         intervenor: Intervenor | None = None,
         env: BaseActionVectorEnv | None = None,
+        view: LiveView | None = None,
     ) -> None:
         self._params, self._actor, self._rng = params, actor, rng
         self._low, self._high = action_space.low, action_space.high
@@ -126,7 +129,7 @@ class Streams:
         self._open = [_Open(i, 0, self._draw_probe(base_only)) for i in range(n)]
         self._resetting = [False] * n
         self._experts = experts
-        self._intervenor, self._env = intervenor, env
+        self._intervenor, self._env, self._view = intervenor, env, view
         for i in range(n):
             self._look(i)
 
@@ -158,6 +161,9 @@ class Streams:
         for i, executed in turn.actions.items():
             action[i] = np.clip(executed, self._low, self._high)
         extra = self._gripper_columns(action, chosen)
+        if self._view is not None and not self._resetting[0]:
+            first = {key: values[0] for key, values in observation.items()}
+            self._view.show(first, action[0], self._open[0].in_hand)
 
         self._observation, reward, terminated, truncated, infos = step_env(action)
         self._clock += 1
@@ -196,6 +202,8 @@ class Streams:
                 if len(episode.builder):
                     finished.columns.append(episode.builder.finish(self._observation, i, success))
                 finished.summaries.append(episode.summary(success, infos[i].get("true_success")))
+                if self._view is not None and i == 0:
+                    self._view.end_episode(success)
             self._begin(i, request.base_only)
         return taken
 

@@ -54,7 +54,7 @@ class Planned:
 
 def play(person, steps, lengths=(6,), actor=None, policy=None, envs=None, seed=0, **params):
     """Finished episodes, environment steps, and the vector environment."""
-    intervene = params.pop("intervene", True)
+    intervene, view = params.pop("intervene", True), params.pop("view", None)
     makers = envs or [lambda n=n: CountingEnv(n) for n in lengths]
     vector = BaseActionVectorEnv(makers, policy or CountingPolicy())
     env = InfosPerEnv(vector)
@@ -68,6 +68,7 @@ def play(person, steps, lengths=(6,), actor=None, policy=None, envs=None, seed=0
         base_only=False,
         intervenor=person,
         env=vector,
+        view=view,
     )
     finished, request = FinishedEpisodes(), SampleRequest(1, intervene=intervene, env_steps=70)
     taken = sum(streams.step(env.step, request, 0, finished) for _ in range(steps))
@@ -88,6 +89,31 @@ def test_what_the_person_does_is_executed_and_stored_beside_the_base_action():
     assert asked_at == [0, 0, 2, 2, 4, 4, 6]
     assert (summary.intervention_count, summary.intervention_steps) == (1, 2)
     assert summary.intervened
+
+
+class Seen:
+    """A view that keeps what it is shown."""
+
+    def __init__(self):
+        self.steps, self.ends = [], []
+
+    def show(self, observation, action, person_acts):
+        self.steps.append((*map(int, observation["observation.state"]), action, person_acts))
+
+    def end_episode(self, success):
+        self.ends.append(len(self.steps))
+
+
+def test_a_view_is_shown_each_step_of_the_first_environment_with_what_it_answers():
+    seen = Seen()
+    person = Planned([(0, 0, 2), (1, 0, 1), (0, 1, 0)])
+    _, _, vector = play(person, 11, lengths=(6, 4), use_probing=False, view=seen)
+    places = [(episode, step) for episode, step, _, _ in seen.steps]
+    assert places == [(0, t) for t in range(6)] + [(1, t) for t in range(4)]
+    assert [at for at, (*_, acts) in enumerate(seen.steps) if acts] == [2, 6]
+    executed = [action for *_, action, _ in seen.steps]
+    np.testing.assert_array_equal(executed, vector.envs[0].actions)
+    assert seen.ends == [6]
 
 
 def test_on_release_the_chunk_starts_afresh_in_that_environment_alone():

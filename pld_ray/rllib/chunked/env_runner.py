@@ -60,9 +60,9 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
         space, env = self.env.single_action_space, self.env.unwrapped
         experts = make_experts(env.envs) if request.expert else ()
         actor: Any = NoResidual()
-        person = self.person(request)
+        person, view = self.person(request), self.view()
         return Streams(
-            observation, space, NO_RESIDUAL, actor, self._rng, True, experts, person, env
+            observation, space, NO_RESIDUAL, actor, self._rng, True, experts, person, env, view
         )
 
     def play(
