@@ -105,15 +105,16 @@ class TrainConfig:
         "Times that a run starts anew from its last checkpoint after losing a learner.",
         within="[0, 1000]",
     )
-    ray_address: str | None = option(
-        None, "A running Ray cluster (`auto`, `host:port`); None starts a local one."
-    )
     ray_port: int | None = option(
         None,
         "Port at which `pld-ray actor` joins the Ray that this command starts; it then leaves the "
         "custom resources of `placement.env_runner` to those who join. None is a port that nobody "
         "knows.",
         within="[1024, 65535]",
+    )
+    # stays the last: `RunDir.load_config` knows by it that a file was not cut off
+    ray_address: str | None = option(
+        None, "A running Ray cluster (`auto`, `host:port`); None starts a local one."
     )
 
     def validate(self) -> None:
