@@ -23,7 +23,8 @@ class ActingPolicy:
     Row i of every call is environment i: of each it keeps the chunk of the base policy that is
     being played. The first call says how many environments there are and begins an episode in
     each; later ones say with `episode_start` where one begins. So of the same observations it makes
-    the actions of `pld-ray eval`, bit for bit.
+    the actions of `pld-ray eval` with one environment a runner, bit for bit, whoever shares the
+    call.
 
     Args:
         base_policy: the frozen policy, or a learnt one that plays chunks.
@@ -94,7 +95,11 @@ class ActingPolicy:
             self._chunks.reset(np.flatnonzero(starts).tolist())
         instructions = [task or self._task for task in tasks or [""] * n]
         add_base_policy(batch, self._chunks, instructions, self._actions)
-        return batch[BASE_ACTION] if self._actor is None else self._actor.act(batch)[0]
+        if self._actor is None:
+            return batch[BASE_ACTION]
+        # one by one: a product's last bits depend on its height, and contacts make much of them
+        rows = ({key: column[i : i + 1] for key, column in batch.items()} for i in range(n))
+        return np.concatenate([self._actor.act(row)[0] for row in rows])
 
     def _column(self, observations: Mapping[str, np.ndarray], key: str) -> np.ndarray:
         if key not in observations:
