@@ -18,7 +18,7 @@ from torch import Tensor
 from pld_ray.plugin.acting import ActingPolicy, load_chunked, load_residual
 from pld_ray.plugin.configuration_pld import PldChunkedConfig, PldConfig, PldResidualConfig
 
-HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "vision_encoder.*"]
 
 
 class PldPolicy(PreTrainedPolicy):
@@ -128,6 +128,7 @@ class PldChunkedPolicy(PldPolicy):
 
     config_class = PldChunkedConfig
     name = "pld_chunked"
+    _planned = 0
 
     def _load(self, folder: Path) -> ActingPolicy:
         return load_chunked(folder, self.config.n_action_steps)
@@ -136,7 +137,7 @@ class PldChunkedPolicy(PldPolicy):
         """Chunks [N, T, A], whole, with noise of their own."""
         columns = self._columns(batch)
         n = len(next(iter(columns.values())))
-        self._planned = getattr(self, "_planned", 0) + n
-        seeds = list(range(self._planned - n, self._planned))
+        seeds = list(range(self._planned, self._planned + n))
+        self._planned += n
         answer = self._acting.base_policy.infer(columns, [""] * n, list(range(n)), seeds)
         return torch.from_numpy(answer.chunks)
