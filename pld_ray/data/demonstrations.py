@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.episode_columns import FINAL, RENAMED, Columns, restored
 from pld_ray.data.episode_writer import RECORDING_FILE
 from pld_ray.data.errors import DataError
+from pld_ray.data.norm_stats import FILE as STATS_FILE
+from pld_ray.data.norm_stats import read_norm_stats
 
 REWARD, DONE, REACHED = "next.reward", "next.done", "next.success"
 TERMINATED = "next.terminated"
@@ -82,6 +84,42 @@ def check_fits(dataset: Dataset, wanted: Wanted) -> None:
             f"{where} has {dataset.fps:g} frames per second, {wanted.name} makes {wanted.fps:g} "
             "steps per second: an action would mean another movement; record it at that rate"
         )
+
+
+def check_alike(datasets: Sequence[Dataset], norm_stats: str | None = None) -> None:
+    """Refuse datasets that mean different things by a step, or by a state.
+
+    Args:
+        datasets: to be learnt from together.
+        norm_stats: the statistics that will standardise all of them, see `read_norm_stats`.
+
+    Raises:
+        DataError: naming two of them.
+    """
+    first = datasets[0]
+    for other in datasets[1:]:
+        if other.fps != first.fps:
+            raise DataError(
+                f"{first.root} has {first.fps:g} frames per second and {other.root} {other.fps:g}: "
+                "as many actions would last another time; record both at one rate, or leave one out"
+            )
+    if norm_stats is None:
+        return
+    used = read_norm_stats(norm_stats)
+    for dataset in datasets:
+        if not (dataset.root / STATS_FILE).is_file():
+            continue
+        own = read_norm_stats(dataset.root)
+        if not all(
+            np.array_equal(getattr(own[of], name), value)
+            for of in own.keys() & used.keys() & {"state"}
+            for name, value in vars(used[of]).items()
+        ):
+            raise DataError(
+                f"{dataset.root / STATS_FILE} has other statistics than norm_stats={norm_stats}: "
+                "leave norm_stats out, and those of all demonstrations are taken, or delete the "
+                "dataset's"
+            )
 
 
 def episodes_in(

@@ -30,12 +30,13 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.start_check import check_start
 from pld_ray.data.dataset import open_datasets
-from pld_ray.data.demonstrations import Wanted, check_fits, episodes_in
+from pld_ray.data.demonstrations import Wanted, check_alike, check_fits, episodes_in
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.jobs.cluster import quiet_ray
 from pld_ray.jobs.recording import frames_per_second
 from pld_ray.networks.reward_classifier import load_classifier
+from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig, ResidualSACConfig
@@ -140,9 +141,12 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
     capacity = math.ceil(params.offline_capacity / max(1, config.runners.num_learners))
     only_successes = config.demo_episodes == "successes"
     facts = []
+    datasets = [dataset for path in config.demo_path for dataset in open_datasets(path)]
+    for dataset in datasets:
+        check_fits(dataset, wanted)
+    if datasets:
+        check_alike(datasets, config.norm_stats)
     for path in config.demo_path:
-        for dataset in open_datasets(path):
-            check_fits(dataset, wanted)
         episodes = episodes_in(path, wanted.without_cameras(), only_successes)
         for dataset, index, episode in episodes:
             where = f"{dataset.root}, episode {index}"
@@ -200,6 +204,22 @@ def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
             f"algorithm.hidden_dims={params.hidden_dims}, algorithm.num_critics={critics} or "
             f"algorithm.batch_size={params.batch_size}"
             + (f" or algorithm.target_candidates={draws}" if draws > 1 else "")
+        )
+    if isinstance(params, ACRLPDParams):
+        check_candidates(params)
+
+
+def check_candidates(params: ACRLPDParams) -> None:
+    """Raise ConfigError if the keys and values of a policy's candidates cannot fit."""
+    facts, total = actor_facts(params), machine_memory()
+    rows = max(params.batch_size * params.target_draws, params.acting_candidates)
+    if facts is not None and rows * facts.cache_bytes > total:
+        raise ConfigError(
+            f"what {facts.checkpoint.directory} keeps of an observation would take at least "
+            f"{rows * facts.cache_bytes / 1e9:,.0f} GB for {rows:,} candidates, and this machine "
+            f"has {total / 1e9:.1f} GB: lower algorithm.batch_size={params.batch_size}, "
+            f"algorithm.target_candidates={params.target_candidates} or "
+            f"algorithm.num_candidates={params.num_candidates}"
         )
 
 

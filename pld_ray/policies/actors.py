@@ -55,6 +55,23 @@ def actor_facts(params: ACRLPDParams) -> Facts | None:
     return read_facts(params.actor_path or "", params.horizon)
 
 
+def check_actor(params: ACRLPDParams, tasks: Sequence[str]) -> Facts | None:
+    """`actor_facts`, and what else `load_actor` would refuse before it reads weights.
+
+    Raises:
+        FileNotFoundError, ValueError: see `load_actor`.
+    """
+    facts = actor_facts(params)
+    if facts is not None:
+        from pld_ray.policies.lerobot_actor import read_processors
+        from pld_ray.policies.lerobot_network import load_config
+
+        told_task(params, tasks)
+        config = load_config(facts.checkpoint, "cpu", "float32")
+        read_processors(facts, config, params.actor_tokenizer_path)
+    return facts
+
+
 def write_actor(actor: LeRobotActor, folder: Path) -> None:
     """The policy as LeRobot loads it, see `lerobot_actor.write_actor`."""
     from pld_ray.policies import lerobot_actor

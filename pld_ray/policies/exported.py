@@ -106,6 +106,11 @@ def load_policy(checkpoint: PolicyCheckpoint, **options: Any) -> ChunkPolicy:
         ValueError: another option, more actions than a chunk has, or a file that is damaged.
     """
     n_action_steps = options.pop("n_action_steps", None)
+    if options.get("rtc"):
+        raise ValueError(
+            f"policy.rtc=true: {checkpoint.directory} plays the best of whole chunks, and critics "
+            "do not choose among continuations: prefetch alone works with it (policy.prefetch=true)"
+        )
     if unknown := [name for name, value in options.items() if value]:
         raise ValueError(
             f"policy.{unknown[0]} is of no use with {checkpoint.directory}, which pld-ray export "

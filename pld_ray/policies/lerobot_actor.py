@@ -17,7 +17,12 @@ from pld_ray.algorithm.chunked import losses
 from pld_ray.files.tensors import save_tensors
 from pld_ray.policies.checkpoint import CONFIG, WEIGHTS, PolicyCheckpoint, open_checkpoint
 from pld_ray.policies.lerobot_names import environment_names, needed_features
-from pld_ray.policies.lerobot_network import distinct_names, load_config, load_trainable_network
+from pld_ray.policies.lerobot_network import (
+    distinct_names,
+    load_config,
+    load_trainable_network,
+    prefix_cache_bytes,
+)
 from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
 from pld_ray.policies.lerobot_sampling import FlowSampler, masked_mean
 
@@ -78,12 +83,14 @@ class Facts(NamedTuple):
         action_dim: A.
         names: column of the environment -> the policy's name for it.
         input_features: column -> the shape that the policy declares, images (3, h, w).
+        cache_bytes: of one observation's keys and values, at the least.
     """
 
     checkpoint: PolicyCheckpoint
     action_dim: int
     names: dict[str, str]
     input_features: dict[str, tuple[int, ...]]
+    cache_bytes: int
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -119,7 +126,44 @@ def read_facts(path: str | Path, horizon: int) -> Facts:
     saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in needed}
     names = environment_names(needed, saved)
     shapes = {name: needed[own] for name, own in names.items()}
-    return Facts(checkpoint, int(config.output_features["action"].shape[0]), names, shapes)
+    action_dim = int(config.output_features["action"].shape[0])
+    cameras = sum(len(shape) == 3 for shape in shapes.values())
+    cache = prefix_cache_bytes(checkpoint, cameras, config.tokenizer_max_length)
+    return Facts(checkpoint, action_dim, names, shapes, cache)
+
+
+def read_processors(
+    facts: Facts, config: Any, tokenizer_path: str | Path | None
+) -> tuple[Any, tuple[Tensor, Tensor]]:
+    """The preprocessor, and offset and scale [A] of actions as the postprocessor undoes them.
+
+    Args:
+        facts: of the policy's folder.
+        config: its configuration.
+        tokenizer_path: see `LeRobotActor`.
+
+    Raises:
+        FileNotFoundError, ValueError: see `LeRobotActor`.
+    """
+    checkpoint, file = facts.checkpoint, facts.checkpoint.directory / CONFIG
+    preprocess, postprocess = load_processors(checkpoint, config, config.device, tokenizer_path)
+    zero, one, two = (
+        postprocess(torch.full((1, 1, facts.action_dim), value)).flatten().float().cpu()
+        for value in (0.0, 1.0, 2.0)
+    )
+    if not torch.allclose(two - one, one - zero, rtol=1e-4, atol=1e-6):
+        raise ValueError(
+            f"the postprocessor of {file} does more than scale and shift actions: such a "
+            "policy cannot be trained here"
+        )
+    modes = config.normalization_mapping
+    normalizes = str(getattr(modes.get("ACTION"), "value", "IDENTITY")) != "IDENTITY"
+    if normalizes and not zero.any() and bool((one == 1).all()):
+        raise ValueError(
+            f"{file} normalises actions and has no statistics of them beside it: make the "
+            "policy with its dataset's statistics (pld-ray finetune keeps them)"
+        )
+    return preprocess, (zero, one - zero)
 
 
 def write_actor(actor: LeRobotActor, folder: Path) -> None:
@@ -174,6 +218,8 @@ class LeRobotActor(nn.Module):
         facts = read_facts(path, horizon)
         checkpoint = facts.checkpoint
         config: Any = load_config(checkpoint, device, "float32")
+        self._preprocess, units = read_processors(facts, config, tokenizer_path)
+        self.action_offset, self.action_scale = units
         self.changes = {
             "chunk_size": horizon,
             "n_action_steps": min(config.n_action_steps, horizon),
@@ -182,7 +228,6 @@ class LeRobotActor(nn.Module):
         """Of its configuration, which an exported folder has too."""
         for name, value in self.changes.items():
             setattr(config, name, value)
-        self._preprocess, postprocess = load_processors(checkpoint, config, device, tokenizer_path)
         self.policy = load_trainable_network(checkpoint, config, "float32", tokenizer_path).eval()
         self._flow = FlowSampler(self.policy)
         self.task, self.flow_steps = task, flow_steps
@@ -190,8 +235,6 @@ class LeRobotActor(nn.Module):
         self.noise_shape = horizon, int(config.max_action_dim)
         self.action_dim, self.names, self.cameras = facts.action_dim, facts.names, facts.cameras
         self.checkpoint = checkpoint
-        file = str(checkpoint.directory / CONFIG)
-        self.action_offset, self.action_scale = self._units(postprocess, file)
 
     def observe(
         self, vector: Tensor, columns: Mapping[str, Tensor], task: Tensor | None = None
@@ -244,26 +287,6 @@ class LeRobotActor(nn.Module):
         state = self._flow.state_of(batch)
         hidden, valid, cache = self._flow.read_prefix(batch, state)
         return Parts(state, hidden, valid, cache)
-
-    def _units(self, postprocess: Any, file: str) -> tuple[Tensor, Tensor]:
-        """Offset and scale [A] of its actions, as the postprocessor undoes them."""
-        zero, one, two = (
-            postprocess(torch.full((1, 1, self.action_dim), value)).flatten().float().cpu()
-            for value in (0.0, 1.0, 2.0)
-        )
-        if not torch.allclose(two - one, one - zero, rtol=1e-4, atol=1e-6):
-            raise ValueError(
-                f"the postprocessor of {file} does more than scale and shift actions: such a "
-                "policy cannot be trained here"
-            )
-        modes = self.policy.config.normalization_mapping
-        normalizes = str(getattr(modes.get("ACTION"), "value", "IDENTITY")) != "IDENTITY"
-        if normalizes and not zero.any() and bool((one == 1).all()):
-            raise ValueError(
-                f"{file} normalises actions and has no statistics of them beside it: make the "
-                "policy with its dataset's statistics (pld-ray finetune keeps them)"
-            )
-        return zero, one - zero
 
 
 def given(column: Tensor) -> Tensor:

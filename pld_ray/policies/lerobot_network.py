@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies import PreTrainedPolicy, get_policy_class
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from pld_ray.policies.checkpoint import CONFIG, PolicyCheckpoint
@@ -17,6 +17,7 @@ from pld_ray.policies.lerobot_processors import local_pretrained
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 EMBEDDING = "paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
 LANGUAGE_HEAD = "paligemma_with_expert.paligemma.lm_head.weight"
+PROJECTORS = ("multi_modal_projector.linear.weight", "modality_projection.proj.weight")
 NAMED = 5  # keys that an error message spells out
 
 
@@ -171,6 +172,30 @@ def _cast_smolvla(
         prefix = f"model.vlm_with_expert.{name}."
         saved = next(tensor.dtype for key, tensor in weights.items() if key.startswith(prefix))
         part.to(saved if dtype is None else DTYPES[dtype])
+
+
+def prefix_cache_bytes(checkpoint: PolicyCheckpoint, cameras: int, text_tokens: int) -> int:
+    """Bytes of one observation's keys and values in float32, by the shapes of the weights alone.
+
+    Args:
+        checkpoint: of a PI0, PI0.5 or SmolVLA policy.
+        cameras: images of an observation.
+        text_tokens: to which a prompt is padded.
+    """
+    shapes: dict[str, list[int]] = {}
+    for path in checkpoint.weights:
+        with safe_open(path, "pt") as file:
+            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+    language = ("language_model.layers", "text_model.layers")
+    keys = sum(
+        shape[0]
+        for name, shape in shapes.items()
+        if name.endswith("k_proj.weight") and any(part in name for part in language)
+    )
+    patches, width = next(s for n, s in shapes.items() if "position_embedding.weight" in n)
+    inputs = next(s for n, s in shapes.items() if n.endswith(PROJECTORS))[1]
+    tokens = text_tokens + cameras * patches * width // inputs  # a projector joins some patches
+    return tokens * 2 * keys * torch.float32.itemsize
 
 
 def distinct_names(state: Mapping[str, torch.Tensor]) -> tuple[str, ...]:

@@ -75,6 +75,11 @@ def test_demonstrations(config, tmp_path):
     check_environment(config)
     config.algorithm.offline_capacity = LENGTH
     assert "has 4 transitions and the offline replay of a learner holds 4 rows" in refusal(config)
+    config.algorithm.offline_capacity = 100
+    config.env.entry_point = f"{__name__}:UntimedEnv"
+    config.demo_path = [dataset(tmp_path / "20"), dataset(tmp_path / "50", fps=50)]
+    assert "20 has 20 frames per second and " in refusal(config)
+    config.env.entry_point = "envs.point:PointEnv"
     config.demo_path = [dataset(tmp_path / "slow", fps=50)]
     assert "slow has 50 frames per second" in refusal(config)
 
@@ -88,6 +93,13 @@ def test_statistics_of_the_state(config, tmp_path):
         if said:
             assert said in refusal(config)
     check_environment(config)
+    config.demo_path = [dataset(tmp_path / "own")]
+    check_environment(config)
+    write_norm_stats(tmp_path / "own/norm_stats.json", {"state": NormStats(*np.zeros((4, 8)))})
+    assert "norm_stats.json has other statistics than norm_stats=" in refusal(config)
+    write_norm_stats(tmp_path / "own/norm_stats.json", {"state": NormStats(*np.ones((4, 8)))})
+    check_environment(config)
+    config.demo_path = []
     path.write_text(json.dumps({"norm_stats": {}}))
     assert "has no statistics of state, only of nothing" in refusal(config)
     config.env.entry_point = f"{__name__}:StatelessEnv"

@@ -18,7 +18,7 @@ from pld_ray.algorithm.chunked.optimizers import make_optimizers, trained_parame
 from pld_ray.algorithm.chunked.update import ChunkedUpdate
 from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.policies.lerobot_actor import LeRobotActor, given
+from pld_ray.policies.lerobot_actor import LeRobotActor, given, read_facts
 from pld_ray.replay import ChunkRing
 
 B, H, A, K = 3, 4, 7, 5
@@ -262,6 +262,13 @@ def shared(networks):
     """Further names of trained tensors, where weights are tied."""
     trained = {p.data_ptr() for p in networks.actor.parameters() if p.requires_grad}
     return {k for k, v in networks.actor.state_dict().items() if v.data_ptr() in trained}
+
+
+def test_what_is_kept_of_an_observation_is_known_without_the_weights(actor, folder, drawn):
+    cache = actor.observe(drawn["vector"], drawn["columns"])().cache
+    kept = sum(keys.nbytes + values.nbytes for keys, values, *_ in cache) / B
+    facts = read_facts(folder[0], H)
+    assert 0.9 * kept < facts.cache_bytes <= kept
 
 
 def test_what_cannot_be_trained_is_refused(folder, tmp_path):

@@ -110,6 +110,14 @@ def test_a_smolvla_is_trained_plays_and_is_written_as_lerobot_loads_it(paths, tm
     with torch.inference_mode():
         ours = learner.networks.act(given, noise[None, None], cloned=True)
     np.testing.assert_allclose(chunk, ours.numpy(), atol=1e-5)
+    joined = load_base_policy(tmp_path / "policy", tokenizer_path=paths / "tokenizer", rtc=True)
+    first = joined.infer(observation, ["go"], [0], [3])
+    np.testing.assert_array_equal(first.chunks, chunk)
+    left = np.full_like(first.normalized, np.nan)
+    left[:, :3] = first.normalized[:, 2:5]
+    second = joined.infer(observation, ["go"], [0], [4], leftovers=left).normalized
+    free = joined.infer(observation, ["go"], [0], [4]).normalized
+    assert np.abs(second - left)[:, :3].mean() < np.abs(free - left)[:, :3].mean()
     runner.stop()
 
 
@@ -120,6 +128,11 @@ def test_a_smolvla_is_trained_plays_and_is_written_as_lerobot_loads_it(paths, tm
         (
             ["--env.entry_point=envs.point:PointEnv"],
             "needs ['observation.images.image', 'observati",
+        ),
+        (["--algorithm.actor_tokenizer_path=null"], "policy_preprocessor.json names the tokeniser"),
+        (
+            ["--algorithm.batch_size=1000000"],
+            "keeps of an observation would take at least",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.networks.encoders import image_shapes
-from pld_ray.policies.actors import actor_facts, told_task
+from pld_ray.policies.actors import actor_facts, check_actor
 from pld_ray.replay import ReplaySchema
 from pld_ray.rllib.chunked.offline import check_episodes
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
@@ -65,10 +65,9 @@ class ACRLPDConfig(OffPolicyConfig):
         return list(facts.cameras if facts else image_shapes(observations, params))
 
     def check_environment(self, env: Any, actions: gym.spaces.Box) -> None:
-        params = self.learner_params()
-        facts = actor_facts(params)
+        tasks = factory.task_instructions(self.env_config)
+        facts = check_actor(self.learner_params(), tasks)
         if facts is not None:
-            told_task(params, factory.task_instructions(self.env_config))
             policy: Any = facts
             check_policy_matches(policy, env.observation_space, actions)
 

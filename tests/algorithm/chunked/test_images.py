@@ -9,9 +9,6 @@ from chunked_fixtures import CAMERA, SMALL_CNN, A, D, H, make_update, pictures, 
 
 from pld_ray.algorithm.chunked.optimizers import trained_parameters
 from pld_ray.networks.augmentation import random_shift
-from pld_ray.policies.checkpoint import open_checkpoint
-from pld_ray.policies.chunk_policy import ChunkPolicy
-from pld_ray.policies.exported import load_policy, write_policy
 
 FROZEN = {"freeze_vision_encoder": True}
 ACTORS = [{}, {"improvement": "distill"}, {"actor": "gaussian", "improvement": "sac"}]
@@ -106,28 +103,6 @@ def test_other_images_are_another_observation():
     with torch.no_grad():
         one, two = (update.networks.act(o, noise) for o in (given, other))
     assert not torch.allclose(one, two)
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_an_exported_policy_answers_as_the_run_s(tmp_path, frozen):
-    weights = tmp_path / "cnn.safetensors"
-    encoder = seeing(**FROZEN).networks.frozen_features.backbone.layers
-    from safetensors.torch import save_file
-
-    save_file({k: v + 0.01 for k, v in encoder.state_dict().items()}, weights)
-    update = seeing(
-        freeze_vision_encoder=frozen, vision_encoder_weights=str(weights), num_candidates=4
-    )
-    update.run(1)
-    shapes = {key: value.shape[1:] for key, value in observation().items()}
-    policy = ChunkPolicy(update.networks, shapes)
-    write_policy(tmp_path / "policy", policy)
-    weights.unlink()  # the folder is complete
-    loaded = load_policy(open_checkpoint(tmp_path / "policy"))
-    assert loaded.input_features == policy.input_features
-    asked = (observation(), [""] * 3, [0, 1, 2], [5, 6, 7])
-    np.testing.assert_array_equal(loaded.infer(*asked).chunks, policy.infer(*asked).chunks)
-    assert loaded.fingerprint == load_policy(open_checkpoint(tmp_path / "policy")).fingerprint
 
 
 @pytest.mark.parametrize(
