@@ -34,6 +34,30 @@ class ACRLPDTrainConfig(TrainConfig):
         for name in ("offline_cache", "pretrained_critic"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name} is of pld-ray train: pld-ray acrlpd has no base policy")
+        pooled, runners = self.uses_pool, self.runners
+        check_pool(pooled, runners.sampling, self.evaluation.num_env_runners)
+
+    @property
+    def uses_pool(self) -> bool:
+        return self.policy.placement == "pool"
+
+
+def check_pool(pooled: bool, sampling: str, evaluation_runners: int) -> None:
+    """Refuse those who would ask a pool of what is learnt for weights that it has no more.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if pooled and sampling == "asynchronous":
+        raise ConfigError(
+            "policy.placement=pool with runners.sampling=asynchronous: runners would act with "
+            "several versions of a policy of which the pool keeps the last; choose pipelined"
+        )
+    if pooled and evaluation_runners:
+        raise ConfigError(
+            f"policy.placement=pool with evaluation.num_env_runners={evaluation_runners}: they "
+            "would play weights that the pool keeps no more while training goes on; set it to 0"
+        )
 
 
 NAMED: dict[str, type] = {"acrlpd": ACRLPDTrainConfig, "finetune": FinetuneConfig}

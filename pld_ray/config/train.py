@@ -117,6 +117,11 @@ class TrainConfig:
         None, "A running Ray cluster (`auto`, `host:port`); None starts a local one."
     )
 
+    @property
+    def uses_pool(self) -> bool:
+        """Whether the policy that plays chunks is in a pool."""
+        return self.policy.placement == "pool" and self.policy.type != "none"
+
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
         check_declared(self)

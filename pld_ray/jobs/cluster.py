@@ -185,7 +185,7 @@ def demands(config: TrainConfig | FinetuneConfig) -> list[tuple[str, Resources]]
     for _ in range(runners.num_learners):
         learner = {"CPU": 1.0, "GPU": runners.num_gpus_per_learner}
         asked.append(("learner", {**learner, **placement.learner}))
-    if policy.placement == "pool" and policy.type != "none":
+    if config.uses_pool:
         for _ in range(policy.max_replicas or policy.replicas):
             replica = {"CPU": policy.num_cpus_per_replica, "GPU": policy.num_gpus_per_replica}
             asked.append(("base-policy replica", {**replica, **placement.base_policy}))

@@ -17,10 +17,11 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.atomic import undone_unless
 from pld_ray.files.manifest import check_manifest
 from pld_ray.jobs.build import open_environment
-from pld_ray.plugin.policy_folder import describe_space, write_residual
+from pld_ray.plugin.policy_folder import write_residual
 from pld_ray.policies.actors import load_actor, write_actor
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
+from pld_ray.policies.spaces import describe_space
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.factory import env_maker, task_instructions
 from pld_ray.runs.layout import CONFIG_FILE

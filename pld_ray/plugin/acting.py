@@ -11,9 +11,10 @@ import numpy as np
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.columns import BASE_ACTION
-from pld_ray.plugin.policy_folder import load_base, load_networks, make_space, read_settings
+from pld_ray.plugin.policy_folder import load_base, load_networks, read_settings
 from pld_ray.policies import BasePolicy, ChunkCache, PolicyDescription
 from pld_ray.policies.checkpoint import open_checkpoint
+from pld_ray.policies.spaces import make_space
 from pld_ray.rollout.vector_env import add_base_policy, with_base_policy
 
 

@@ -14,13 +14,12 @@ import shutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pld_ray.config import ConfigError
 from pld_ray.policies.checkpoint import CONFIG, WEIGHTS, open_checkpoint
 
 if TYPE_CHECKING:
     import gymnasium as gym
+    import numpy as np
 
     from pld_ray.algorithm.residual.networks import ResidualNetworks
     from pld_ray.config import PolicyConfig
@@ -202,31 +201,3 @@ def load_networks(
             f"{folder / WEIGHTS} cannot be read ({str(error).splitlines()[0]}): copy it again"
         ) from None
     return networks.eval()
-
-
-def describe_space(space: Any) -> dict[str, Any]:
-    """A Box as JSON."""
-    return {
-        "shape": list(space.shape or ()),
-        "dtype": str(space.dtype),
-        "low": bound(space.low),
-        "high": bound(space.high),
-    }
-
-
-def bound(values: np.ndarray) -> Any:
-    """One number where all are equal, else a nested list; infinities as text."""
-    flat = np.unique(values)
-    return str(flat[0]) if flat.size == 1 else values.tolist()
-
-
-def make_space(description: Mapping[str, Any]) -> gym.spaces.Box:
-    """What `describe_space` described."""
-    import gymnasium as gym
-
-    dtype, shape = np.dtype(description["dtype"]), tuple(description["shape"])
-    low, high = (
-        np.broadcast_to(np.asarray(description[end], np.float64), shape).astype(dtype)
-        for end in ("low", "high")
-    )
-    return gym.spaces.Box(low, high, shape, dtype.type)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
 
 from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.policies.spaces import make_space
 
 if TYPE_CHECKING:
+    from pld_ray.policies.chunk_policy import ChunkPolicy
     from pld_ray.policies.lerobot_actor import Facts, LeRobotActor
 
 
@@ -70,6 +74,34 @@ def check_actor(params: ACRLPDParams, tasks: Sequence[str]) -> Facts | None:
         config = load_config(facts.checkpoint, "cpu", "float32")
         read_processors(facts, config, params.actor_tokenizer_path)
     return facts
+
+
+def make_player(
+    observations: Mapping[str, Any],
+    actions: Mapping[str, Any],
+    params: Mapping[str, Any],
+    seed: int,
+    tasks: Sequence[str],
+) -> ChunkPolicy:
+    """What plays in a pool's replica: candidates and their choice in one request.
+
+    Args:
+        observations, actions: the environment's spaces, see `describe_space`.
+        params: of `ACRLPDParams`.
+        seed: of the networks, until weights are taken.
+        tasks: instructions.
+    """
+    from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+    from pld_ray.policies.chunk_policy import ChunkPolicy
+
+    learnt = ACRLPDParams(**params)
+    seeing = load_actor(learnt, tasks)
+    spaces = gym.spaces.Dict({key: make_space(space) for key, space in observations.items()})
+    box = make_space(actions)
+    networks = ChunkedNetworks.of_spaces(spaces, box, learnt, seed, seeing, tasks)
+    networks.keep_what_acts()
+    shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
+    return ChunkPolicy(networks.requires_grad_(False).eval(), shapes, seed=())
 
 
 def write_actor(actor: LeRobotActor, folder: Path) -> None:

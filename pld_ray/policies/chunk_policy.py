@@ -24,7 +24,7 @@ class ChunkPolicy:
         cloned: the flow alone, one draw of it, in place of the best of its candidates.
 
     Attributes:
-        seed: may be set.
+        seed, cloned: may be set.
     """
 
     fingerprint = "learnt"
@@ -44,23 +44,33 @@ class ChunkPolicy:
         for key in networks.image_columns:  # declared channel-first, as by LeRobot
             height, width, channels = shapes[key]
             self.input_features[key] = channels, height, width
-        self.num_candidates = 1 if cloned else networks.params.acting_candidates
+
+    @property
+    def num_candidates(self) -> int:
+        """Chunks among which the critics choose."""
+        return 1 if self.cloned else self.networks.params.acting_candidates
+
+    def take_weights(self, state: Mapping[str, np.ndarray]) -> None:
+        """Answer with this `acting_state` from now on."""
+        self.networks.load_state_dict({k: torch.tensor(value) for k, value in state.items()})
 
     def infer(
         self,
         observations: Mapping[str, np.ndarray],
         tasks: Sequence[str],
         env_ids: Sequence[int],
-        seeds: Sequence[int] | None = None,
+        seeds: Sequence[int | Sequence[int]] | None = None,
         leftovers: np.ndarray | None = None,
     ) -> Prediction:
-        """Chunks [B, H, A]."""
+        """Chunks [B, H, A]; a row's seed may be several numbers."""
         seeds = [0] * len(env_ids) if seeds is None else seeds
         chunks = [self._chunk(observations, row, seed) for row, seed in enumerate(seeds)]
         return Prediction(np.stack(chunks))
 
-    def _chunk(self, observations: Mapping[str, np.ndarray], row: int, seed: int) -> np.ndarray:
-        rng = np.random.default_rng([*self.seed, seed])
+    def _chunk(
+        self, observations: Mapping[str, np.ndarray], row: int, seed: int | Sequence[int]
+    ) -> np.ndarray:
+        rng = np.random.default_rng([*self.seed, *np.atleast_1d(seed)])
         shape = (self.num_candidates, 1, *self.networks.ema_actor.noise_shape)
         noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
         observation = {

@@ -154,6 +154,7 @@ class Batcher:
         return (
             rows + request.rows <= self._max_rows
             and (request.seeds is None) == (first.seeds is None)  # one without would spoil them all
+            and request.weights == first.weights
         )
 
     async def _serve(self, batch: list[Waiting]) -> None:
@@ -208,6 +209,8 @@ def merge(batch: list[Request]) -> dict[str, Any]:
         "env_ids": [env for request in batch for env in request.env_ids],
         "seeds": None,
     }
+    if batch[0].weights is not None:
+        merged["weights"] = batch[0].weights
     if batch[0].seeds is not None:
         merged["seeds"] = [seed for request in batch for seed in request.seeds or ()]
     given = [request.leftovers for request in batch if request.leftovers is not None]

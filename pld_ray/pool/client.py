@@ -95,10 +95,15 @@ class PoolClient:
         observations: Mapping[str, np.ndarray],
         tasks: Sequence[str],
         env_ids: Sequence[int],
-        seeds: Sequence[int] | None = None,
+        seeds: Sequence[int] | Sequence[Sequence[int]] | None = None,
         leftovers: np.ndarray | None = None,
+        weights: tuple[int, bool] | None = None,
     ) -> concurrent.futures.Future[Prediction]:
         """Send a request and return at once; the arrays must stay as they are until the answer.
+
+        Args:
+            weights: of a policy that learns, see `BasePolicyPool.publish`: the version to answer
+                with, and whether as the clone alone.
 
         Raises:
             ValueError: the observations or leftovers do not fit the policy.
@@ -108,8 +113,9 @@ class PoolClient:
             {key: observations[key] for key in self.input_features},
             list(tasks),
             [int(i) for i in env_ids],
-            None if seeds is None else [int(s) for s in seeds],
+            None if seeds is None else np.asarray(seeds).tolist(),
             leftovers,
+            weights=weights,
         )
         pending = PendingRequest(self._exchange, request, *self._limits)
         return asyncio.run_coroutine_threadsafe(pending.run(), event_loop())

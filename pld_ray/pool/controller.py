@@ -16,6 +16,7 @@ from pld_ray.pool.metrics import added_up, counter, latency_ms
 from pld_ray.pool.spec import PoolSpec
 
 POLL_S = 0.5
+KEPT_WEIGHTS = 2  # versions: the present one, and that of requests on their way
 LONGEST_PAUSE_S = 30.0  # between two attempts to start a replica that does not start
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class PoolController:
         self._changed = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._weights: dict[int, Any] = {}
         self._restart_counter = counter("restarts", "Replicas that were replaced", {"pool": name})
 
     # --- what clients and the pool ask -----------------------------------------------------------
@@ -64,6 +66,25 @@ class PoolController:
             await self._changed.wait()
         assert self._description is not None
         return self._description, self._table
+
+    async def publish(self, version: int, reference: list[Any]) -> None:
+        """Keep weights, by a reference in a list, for the replicas that will be asked for them."""
+        self._weights[version] = reference
+        for old in sorted(self._weights)[:-KEPT_WEIGHTS]:
+            del self._weights[old]
+
+    async def weights(self, version: int) -> list[Any]:
+        """The reference of `publish`.
+
+        Raises:
+            ValueError: they are not here any more.
+        """
+        if version not in self._weights:
+            raise ValueError(
+                f"weights {version} of the policy are not in its pool any more (its controller was "
+                "started again, or much was published since): go on with --resume"
+            )
+        return self._weights[version]
 
     async def table(self) -> ReplicaTable:
         self._run()

@@ -45,17 +45,19 @@ class Request:
         attempt: how often it was asked before.
         missed_deadlines: of the client, since it last said so.
         table_version: of the newest table that the client has.
+        weights: of a policy that learns, the version to answer with, and whether as the clone.
     """
 
     observations: dict[str, np.ndarray]
     tasks: list[str]
     env_ids: list[int]
-    seeds: list[int] | None = None
+    seeds: list[Any] | None = None
     leftovers: np.ndarray | None = None
     expires_in_s: float = float("inf")
     attempt: int = 0
     missed_deadlines: int = 0
     table_version: tuple[int, int] = (0, 0)
+    weights: tuple[int, bool] | None = None
 
     @property
     def rows(self) -> int:
@@ -74,6 +76,8 @@ class Request:
         """What `encode` made, without its number."""
         leftovers = arrays.pop(LEFTOVERS, None)
         header = {**header, "table_version": tuple(header["table_version"])}
+        if header["weights"] is not None:
+            header["weights"] = tuple(header["weights"])
         del header["id"]
         return cls(observations=arrays, leftovers=leftovers, **header)
 

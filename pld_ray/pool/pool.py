@@ -45,6 +45,7 @@ class BasePolicyPool:
         check_fits(spec)
         self.name = f"base_policy_{uuid.uuid4().hex[:8]}"
         self._spec, self._token = spec, secrets.token_bytes(32)
+        self._published = 0
         actor = ray.remote(PoolController).options(
             name=self.name,
             namespace=NAMESPACE,
@@ -67,6 +68,18 @@ class BasePolicyPool:
         late_after_s = min(self._spec.late_after_s, deadline_s / 2)
         limits = (deadline_s, late_after_s, self._token)
         return PoolClient(self.name, self._table, self._description, *limits, seed)
+
+    def publish(self, state: Any) -> int:
+        """Weights of a policy that learns, for the requests that name the version returned here.
+
+        A replica fetches them when it is first asked for them.
+
+        Args:
+            state: what the policy's `take_weights` takes.
+        """
+        self._published += 1
+        ray.get(self._controller.publish.remote(self._published, [ray.put(state)]))
+        return self._published
 
     def metrics(self) -> dict[str, Any]:
         """Load of the pool as plain values.

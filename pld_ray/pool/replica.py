@@ -10,8 +10,9 @@ from typing import Any
 
 import ray
 
-from pld_ray.policies import BasePolicy, PolicyDescription
+from pld_ray.policies import BasePolicy, PolicyDescription, Prediction
 from pld_ray.pool.batching import Batcher
+from pld_ray.pool.exchange import NAMESPACE
 from pld_ray.pool.messages import Answer, Endpoint, ReplicaTable, Request
 from pld_ray.pool.metrics import RayMetrics, ReplicaStatistics
 from pld_ray.pool.server import ReplicaServer
@@ -38,7 +39,8 @@ class Replica:
         policy = await asyncio.to_thread(self._load)
         self._statistics = ReplicaStatistics(time.monotonic(), RayMetrics(*self._tags))
         limits = (self._spec.max_batch_size, self._spec.max_wait_ms)
-        self._batcher = Batcher(policy.infer, *limits, self._statistics)
+        self._policy, self._weights = policy, 0
+        self._batcher = Batcher(self._infer, *limits, self._statistics)
         return self._description, await self._server.listen(ray.util.get_node_ip_address())
 
     def _load(self) -> BasePolicy:
@@ -48,6 +50,20 @@ class Replica:
         self._description = PolicyDescription.of(policy)
         warm_up(policy, self._description, self._spec.max_batch_size)
         return policy
+
+    def _infer(self, weights: tuple[int, bool] | None = None, **request: Any) -> Prediction:
+        """One batch, in the batcher's thread; with the weights that it names."""
+        if weights is None:
+            return self._policy.infer(**request)
+        version, cloned = weights
+        learnt: Any = self._policy
+        if version != self._weights:
+            controller = ray.get_actor(self._tags[0], namespace=NAMESPACE)
+            (reference,) = ray.get(controller.weights.remote(version))
+            learnt.take_weights(ray.get(reference))
+            self._weights = version
+        learnt.cloned = cloned
+        return learnt.infer(**request)
 
     async def answer(self, request: Request) -> Answer:
         """What the server hands out.

@@ -163,8 +163,7 @@ class OffPolicyConfig(AlgorithmConfig):
         These are the fields of the algorithm's parameters, and `sample_steps`, `sampling`,
         `publish_interval`, `max_staleness`, `stall_timeout_s` (of `RunnersConfig`),
         `offline_cache`, `collection_seed` and `pretrained_critic` (of `TrainConfig`), `control_hz`
-        (of `EnvConfig`). A Tune search
-        space stands in for any value; `validate` checks what it draws.
+        (of `EnvConfig`). A Tune search space stands in for any value; `validate` checks it.
 
         Raises:
             TypeError: a name that does not exist.
@@ -253,6 +252,11 @@ class OffPolicyConfig(AlgorithmConfig):
             self.publish_interval,
             self.max_staleness,
         )
+
+    @property
+    def uses_pool(self) -> bool:
+        """Whether the policy that plays chunks is in a pool."""
+        return (p := self.base_policy_options).placement == "pool" and p.type != "none"
 
     def pool_spec(self) -> PoolSpec:
         """The pool that serves the base policy with `placement="pool"`."""

@@ -33,7 +33,7 @@ from pld_ray.rollout.messages import PublishedWeights
 from pld_ray.runs.layout import PROGRESS_FILE
 
 if TYPE_CHECKING:
-    from pld_ray.pool import BasePolicyPool
+    from pld_ray.pool import BasePolicyPool, PoolSpec
 
 
 class OffPolicy(Algorithm):
@@ -120,10 +120,10 @@ class OffPolicy(Algorithm):
         config = self.config.copy(copy_frozen=False)
         options, pool = config.base_policy_options, None
         policy: Any = {"type": options.type, "path": options.path, **options.loader()}
-        if options.placement == "pool" and options.type != "none":
+        if config.uses_pool:
             from pld_ray.pool import BasePolicyPool
 
-            pool = BasePolicyPool(config.pool_spec())
+            pool = BasePolicyPool(self.pool_spec())
             policy = pool.client()
         config.env_config = {**config.env_config, "base_policy": policy}
         if options.prefetch:
@@ -131,6 +131,10 @@ class OffPolicy(Algorithm):
         config.freeze()
         self.config = config
         return pool
+
+    def pool_spec(self) -> PoolSpec:
+        """The pool that `placement="pool"` starts."""
+        return self.config.pool_spec()
 
     # --- one step --------------------------------------------------------------------------------
 

@@ -15,7 +15,12 @@ from pld_ray.columns import Columns
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.learners import Learners
-from pld_ray.rollout.messages import EpisodeBatch, SampleRequest, without_failures
+from pld_ray.rollout.messages import (
+    EpisodeBatch,
+    PublishedWeights,
+    SampleRequest,
+    without_failures,
+)
 
 TAG = "sample"
 METHOD = "sample_to_store"
@@ -35,7 +40,12 @@ class Runners:
 
     Attributes:
         on_wait: may be set to what is called again and again while no runner is there.
+        to_pool: may be set to what puts the present weights into a pool, where the policy plays.
+        published: what it said last.
     """
+
+    to_pool: Callable[[], PublishedWeights] | None = None
+    published: PublishedWeights | None = None
 
     def __init__(
         self, group: EnvRunnerGroup, metrics: MetricsLogger, config: OffPolicyConfig
@@ -121,6 +131,12 @@ class Runners:
         looked at yet, and which weights a runner acts with would depend on timing.
         """
         with self.metrics.log_time((TIMERS, "synch_weights")):
+            if self.to_pool is not None:
+                weights = self.published = self.to_pool()
+                self.group.foreach_env_runner(
+                    lambda runner: runner.take_weights(weights), timeout_seconds=None
+                )
+                return
             self.group.sync_weights(
                 from_worker_or_learner_group=learners.group,
                 inference_only=True,
@@ -141,8 +157,15 @@ class Runners:
 
     def restart(self, seed: int, runners: list[int] | None = None) -> None:
         """New episodes, from `seed`, on these runners or every one."""
+        weights = self.published
+
+        def begin(runner: Any) -> None:
+            if weights is not None:  # else RLlib has given it some
+                runner.take_weights(weights)
+            runner.restart_streams(seed)
+
         self.group.foreach_env_runner(
-            lambda runner: runner.restart_streams(seed),
+            begin,
             remote_worker_ids=runners,
             local_env_runner=runners is None,
             timeout_seconds=None,

@@ -26,6 +26,9 @@ ENV_NAME = "pld_ray"
 ENV_KEYS = set(inspect.signature(envs.LiberoEnv).parameters)
 CLASSIFIER = "reward_classifier"
 VECTORIZATIONS = ("in_process", "subprocess")
+VECTOR_KEYS = {"num_envs", "base_policy", "prefetch", "vectorization"} | {
+    f"{what}_timeout_s" for what in ("step", "reset")
+}
 
 
 def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
@@ -42,21 +45,26 @@ def create_vector_env(env_config: Mapping[str, Any]) -> BaseActionVectorEnv:
     Raises:
         ValueError: a key that is none of these, or an entry point that does not exist.
     """
-    settings = dict(env_config)
-    num_envs = int(settings.pop("num_envs", 1))
-    policy = settings.pop("base_policy", None) or {}
-    prefetch = bool(settings.pop("prefetch", False))
-    vectorization = settings.pop("vectorization", "in_process")
-    timeouts = {k: settings.pop(k) for k in ("step_timeout_s", "reset_timeout_s") if k in settings}
-    makers = [env_maker(settings)] * num_envs
+    settings, vector = divided(env_config)
+    policy = vector.get("base_policy") or {}
+    vectorization = vector.get("vectorization", "in_process")
+    makers = [env_maker(settings)] * int(vector.get("num_envs", 1))
     if vectorization not in VECTORIZATIONS:
         raise ValueError(f"vectorization={vectorization!r}: must be one of {VECTORIZATIONS}")
     group: EnvGroup
     if vectorization == "subprocess":
+        timeouts = {k: vector[k] for k in ("step_timeout_s", "reset_timeout_s") if k in vector}
         group = SubprocessEnvs(makers, **timeouts)
     else:
         group = InProcessEnvs(makers)
-    return BaseActionVectorEnv(group, make_base_policy(policy, group.action_space), prefetch)
+    made = make_base_policy(policy, group.action_space)
+    return BaseActionVectorEnv(group, made, bool(vector.get("prefetch", False)))
+
+
+def divided(env_config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `env_maker` takes of a runner's `env_config`, and what its vector takes."""
+    vector = {key: value for key, value in env_config.items() if key in VECTOR_KEYS}
+    return {k: value for k, value in env_config.items() if k not in vector}, vector
 
 
 def env_maker(settings: Mapping[str, Any]) -> MakeEnv:

@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 import pytest
+from camera_point import CAMERAS, CameraPoint
 from point_demonstrations import EPISODE_LENGTH, SIDE, record
 
 from pld_ray.cli import main
@@ -36,9 +37,9 @@ SMALL = [
 ]
 
 
-def commands(program="pld-ray"):
-    """Of the page's first block."""
-    block = re.findall(r"```\n(.*?)```", PAGE.read_text(), re.S)[0]
+def commands(program="pld-ray", block=0):
+    """Of one of the page's blocks."""
+    block = re.findall(r"```\n(.*?)```", PAGE.read_text(), re.S)[block]
     lines = [shlex.split(line) for line in block.splitlines()]
     return [line[1:] for line in lines if line[:1] == [program]]
 
@@ -85,3 +86,18 @@ def test_the_page_s_commands(tmp_path, monkeypatch, capsys):
     residual = ["train", "--policy.path=outputs/chunked_policy", "--output_dir=outputs/residual"]
     assert main([*residual, *SMALL[:3], *SMALL[-4:], "--dry_run"]) == 0
     assert main(["train", "--resume=outputs/chunked", "--total_steps=700"]) == 0
+
+
+@pytest.mark.timeout(600)
+def test_cameras_from_the_page_s_command_to_a_base_policy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "DATASET", env=CameraPoint(EPISODE_LENGTH, SIDE))
+    (command,) = commands(block=1)
+    small = [flag.replace("envs.point:PointEnv", "camera_point:CameraPoint") for flag in SMALL]
+    small += ["--algorithm.image_encoder_hidden_dim=4", "--algorithm.latent_dim=8"]
+    small += ["--algorithm.online_capacity=2000", "--algorithm.fusion=mlp", "--output_dir=run"]
+    assert main([*command, *small]) == 0
+    assert main(["export", "run", "--to=policy"]) == 0
+    assert set(CAMERAS) <= load_base_policy("policy").input_features.keys()
+    residual = ["train", "--policy.path=policy", "--output_dir=residual"]
+    assert main([*residual, *small[:3], *SMALL[-4:], "--dry_run"]) == 0

@@ -129,9 +129,9 @@ def test_a_smolvla_is_trained_plays_and_is_written_as_lerobot_loads_it(paths, tm
             ["--env.entry_point=envs.point:PointEnv"],
             "needs ['observation.images.image', 'observati",
         ),
-        (["--algorithm.actor_tokenizer_path=null"], "policy_preprocessor.json names the tokeniser"),
+        (["--algorithm.actor_tokenizer_path=gone"], "the processors of "),
         (
-            ["--algorithm.batch_size=1000000"],
+            ["--algorithm.batch_size=1000000", "--algorithm.hidden_dims=[2]"],
             "keeps of an observation would take at least",
         ),
     ],
@@ -143,12 +143,14 @@ def test_a_start_is_refused(paths, flags, message, capsys):
         "--algorithm.actor=lerobot",
         "--algorithm.actor_task=go",
         f"--algorithm.actor_path={paths / 'checkpoint'}",
-        f"--algorithm.actor_tokenizer_path={paths / 'tokenizer'}",
+        "--algorithm.num_critics=2",
         f"--demo_path={paths / 'demonstrations'}",
         "--evaluation.held_states=1",
         "--evaluation.validation_states=1",
         "--tracking.enabled=false",
     ]
+    if not any("tokenizer" in flag for flag in flags):
+        start.append(f"--algorithm.actor_tokenizer_path={paths / 'tokenizer'}")
     if not any("entry_point" in flag for flag in flags):
         start.append(f"--env.entry_point={ENTRY_POINT}")
     assert main(["acrlpd", *start, *flags, "--dry_run"]) != 0

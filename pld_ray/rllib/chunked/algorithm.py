@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.evaluation.requests import Contestant
+from pld_ray.policies.spaces import describe_space
+from pld_ray.pool import BasePolicyPool, PoolSpec
 from pld_ray.rllib.chunked.config import ACRLPDConfig
 from pld_ray.rllib.chunked.env_runner import NO_RESIDUAL
 from pld_ray.rllib.chunked.offline import OfflineData
@@ -12,6 +19,8 @@ from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
+from pld_ray.rollout import factory
+from pld_ray.rollout.messages import PublishedWeights
 
 OFFLINE_SHARE = 500  # updates of one iteration of the offline phase
 ITERATION_STEPS = 500  # environment steps of one iteration of the online phase
@@ -61,6 +70,36 @@ class ACRLPD(OffPolicy):
     def has_base(self) -> bool:  # type: ignore[override]
         """The cloned policy is there after the offline phase."""
         return self.phase == "online"
+
+    def pool_spec(self) -> PoolSpec:
+        """Its replicas build the networks for the spaces of the environment, opened here."""
+        settings, _ = factory.divided(self.config.env_config)
+        env: Any = factory.env_maker(settings)()
+        spaces = {
+            "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
+            "actions": describe_space(env.action_space),
+        }
+        env.close()
+        spec = super().pool_spec()
+        return replace(spec, arguments={**spec.arguments, **spaces})
+
+    def setup(self, config: Any) -> None:
+        super().setup(config)
+        if (pool := self.base_policy_pool) is not None:
+            self.runners.to_pool = lambda: self.put_into(pool)
+
+    def put_into(self, pool: BasePolicyPool) -> PublishedWeights:
+        """The present weights, for the requests that name what is returned."""
+        state = self.learners.weights()[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+        return PublishedWeights(self.updates, pool.publish(state))
+
+    def snapshot_weights(self) -> PublishedWeights:
+        """In the object store; or in the pool, and every runner knows of it."""
+        if self.base_policy_pool is None:
+            return super().snapshot_weights()
+        self.runners.publish(self.learners)
+        assert self.runners.published is not None
+        return self.runners.published
 
     def evaluate_base(self, init_state_ids: list[int]) -> list[EpisodeResult]:
         """Episodes of the flow alone, which clones data."""

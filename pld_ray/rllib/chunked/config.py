@@ -12,9 +12,10 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, check_pool
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.policies.actors import actor_facts, check_actor
+from pld_ray.pool import PoolSpec
 from pld_ray.replay import ReplaySchema
 from pld_ray.rllib.chunked.offline import check_episodes
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
@@ -51,8 +52,28 @@ class ACRLPDConfig(OffPolicyConfig):
                 "params": params,
                 "seed": self.seed or 0,
                 "tasks": factory.task_instructions(self.env_config),
+                "pooled": self.uses_pool,
             },
         )
+
+    @property
+    def uses_pool(self) -> bool:
+        return self.base_policy_options.placement == "pool"
+
+    def pool_spec(self) -> PoolSpec:
+        """A pool of what is learnt; `arguments` are still without the environment's spaces."""
+        if not self.uses_pool:
+            return super().pool_spec()
+        spec = self.get_default_rl_module_spec()
+        arguments = {name: spec.model_config[name] for name in ("params", "seed", "tasks")}
+        make_policy = "pld_ray.policies.actors:make_player"
+        return dataclasses.replace(
+            super().pool_spec(), make_policy=make_policy, arguments=arguments
+        )
+
+    def validate(self) -> None:
+        super().validate()
+        check_pool(self.uses_pool, self.sampling, self.evaluation_num_env_runners)
 
     def get_default_learner_class(self) -> type:
         from pld_ray.rllib.chunked.learner import ACRLPDLearner

@@ -14,6 +14,7 @@ from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.policies import ChunkCache
 from pld_ray.policies.chunk_policy import ChunkPolicy
+from pld_ray.rllib.chunked.pooled import PooledPolicy
 from pld_ray.rllib.env_runner import OffPolicyEnvRunner, make_experts
 from pld_ray.rollout.messages import EpisodeBatch, PublishedWeights, SampleRequest
 from pld_ray.rollout.streams import Streams
@@ -33,7 +34,8 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
     """The vector environment plans and plays the policy's chunks, and shows each action as its
     `base_action`; whoever steps it takes that."""
 
-    _policy: ChunkPolicy
+    _policy: ChunkPolicy | PooledPolicy
+    _version = 0
 
     def make_env(self) -> None:
         super().make_env()
@@ -83,7 +85,18 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
 
         return film_init_state(self.config.env, cloned, init_state_id, act)
 
-    def _make_policy(self, seed: list[int], cloned: bool = False) -> ChunkPolicy:
+    def take_weights(self, weights: PublishedWeights) -> None:
+        if not self.config.uses_pool:
+            super().take_weights(weights)
+            return
+        self._version = weights.state
+        if isinstance(policy := getattr(self, "_policy", None), PooledPolicy):
+            policy.version = weights.state
+
+    def _make_policy(self, seed: list[int], cloned: bool = False) -> ChunkPolicy | PooledPolicy:
+        if self.config.uses_pool:
+            client = self.config.env_config["base_policy"]
+            return PooledPolicy(client, seed, cloned, self._version)
         spaces = self.env.unwrapped.group.observation_space.spaces
         shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
         return ChunkPolicy(self.module.networks, shapes, seed, cloned)
