@@ -30,10 +30,11 @@ from pld_ray.config.file import load_config
 from pld_ray.jobs.build import build_algorithm
 from pld_ray.plugin.acting import load_residual
 from pld_ray.plugin.modeling_pld import PldResidualPolicy
-from pld_ray.plugin.policy_folder import describe_space, write_residual
+from pld_ray.plugin.policy_folder import write_residual
 from pld_ray.policies import ChunkCache, NoBasePolicy
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
+from pld_ray.policies.spaces import describe_space
 from pld_ray.rollout.vector_env import with_base_policy
 from pld_ray.runs.run_dir import RunDir
 
