@@ -18,6 +18,11 @@ class NoPolicyConfig(PolicyConfig):
     """There is no frozen policy: the policy is what is learnt."""
 
     type: Literal["none"] = option("none", "`none`: the policy is what is learnt.")  # type: ignore[assignment]
+    placement: Literal["inline", "pool"] = option(
+        "inline",
+        "`inline`: what is learnt plays in each env runner. `pool`: in Ray actors, for big actors; "
+        "runners then hold no networks. Experimental: no big policy has played there.",
+    )
 
 
 @dataclass

@@ -91,6 +91,8 @@ def make_player(
         seed: of the networks, until weights are taken.
         tasks: instructions.
     """
+    import torch
+
     from pld_ray.algorithm.chunked.networks import ChunkedNetworks
     from pld_ray.policies.chunk_policy import ChunkPolicy
 
@@ -100,8 +102,11 @@ def make_player(
     box = make_space(actions)
     networks = ChunkedNetworks.of_spaces(spaces, box, learnt, seed, seeing, tasks)
     networks.keep_what_acts()
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # a replica without a share sees none
+    if networks.frozen_features is not None:
+        networks.frozen_features.to(device)
     shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
-    return ChunkPolicy(networks.requires_grad_(False).eval(), shapes, seed=())
+    return ChunkPolicy(networks.to(device).requires_grad_(False).eval(), shapes, seed=())
 
 
 def write_actor(actor: LeRobotActor, folder: Path) -> None:

@@ -72,10 +72,11 @@ class ChunkPolicy:
     ) -> np.ndarray:
         rng = np.random.default_rng([*self.seed, *np.atleast_1d(seed)])
         shape = (self.num_candidates, 1, *self.networks.ema_actor.noise_shape)
-        noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+        device = self.networks.action_low.device
+        noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)).to(device)
         observation = {
-            key: torch.from_numpy(np.asarray(observations[key][row : row + 1]))
+            key: torch.from_numpy(np.asarray(observations[key][row : row + 1])).to(device)
             for key in self.input_features
         }
         with torch.inference_mode():
-            return self.networks.act(observation, noise, self.cloned)[0].numpy()
+            return self.networks.act(observation, noise, self.cloned)[0].cpu().numpy()
