@@ -52,6 +52,11 @@ def run(args: argparse.Namespace) -> int:
         f"base {info['base_success']:.0%}, base + residual {info['residual_success']:.0%} on "
         f"{info['n_episodes']} held init states"
     )
+    rate = info["steps_per_second"]
+    for who, steps in info["success_steps"].items():
+        if steps is not None:
+            seconds = f", {steps / rate:.1f} s" if rate else ""
+            print(f"{who}: a success takes {steps:.0f} steps{seconds} on average")
     if args.parity:
         print(f"beta 0 repeats the base policy's episodes: {'yes' if info['parity'] else 'NO'}")
     for path in (*info["videos"], info["path"]):

@@ -162,7 +162,8 @@ def _rows(policy: str, episodes: Sequence[EpisodeResult]) -> list[dict[str, Any]
 
 
 def _rate(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
-    """Success rate in per cent with its 95 % interval and the mean length of all episodes."""
+    """Success rate in per cent with its 95 % interval; mean length in steps of all episodes, and of
+    the successes (None if there are none)."""
     n, successes = len(episodes), sum(bool(e.success) for e in episodes)
     low, high = wilson_interval(successes, n)
     return {
@@ -171,7 +172,14 @@ def _rate(episodes: Sequence[EpisodeResult]) -> dict[str, Any]:
         "n_episodes": n,
         "n_success": successes,
         "avg_length": sum(e.length for e in episodes) / n,
+        "avg_success_length": success_length(episodes),
     }
+
+
+def success_length(episodes: Iterable[EpisodeResult]) -> float | None:
+    """Mean length of the successes in steps; None if there are none."""
+    lengths = [episode.length for episode in episodes if episode.success]
+    return sum(lengths) / len(lengths) if lengths else None
 
 
 def _paired(

@@ -10,13 +10,14 @@ from typing import Any
 import ray
 
 from pld_ray.config import ConfigError
-from pld_ray.evaluation.eval_info import in_task, write_eval_info
+from pld_ray.evaluation.eval_info import in_task, success_length, write_eval_info
 from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.video import Film
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.rollout.factory import steps_per_second
 from pld_ray.runs.run_dir import older_checkpoint, run_of_checkpoint
 from pld_ray.runs.trust import check_trusted
 
@@ -38,6 +39,10 @@ def evaluate_checkpoint(
         videos: init states to film, base beside base + residual, as `videos/init_state_<id>.mp4`.
         parity: also play base + residual at beta 0, which must repeat the base policy's episodes.
         trust: run the code that the run names, see `pld_ray.runs.trust`.
+
+    Returns:
+        Rates, mean lengths of the successes and the environment's rate (None where it tells none),
+        whether parity holds (None if it was not asked for), and what was written.
 
     Raises:
         ConfigError: the folder is no checkpoint, or the run held fewer init states back.
@@ -96,6 +101,11 @@ def evaluate_checkpoint(
         "path": str(path),
         "base_success": success_rate(base),
         "residual_success": success_rate(residual),
+        "success_steps": {
+            "base": success_length(base),
+            "base + residual": success_length(residual),
+        },
+        "steps_per_second": steps_per_second(config.env.settings()),
     }
 
 

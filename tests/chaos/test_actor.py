@@ -134,9 +134,13 @@ def test_two_commands_and_an_actor_that_is_killed(start_run, tmp_path):
         counts = progress(folder, "final")
         owed = 0.1 * counts["stored_steps"]
         assert counts["updates"] + counts["update_debt"] == pytest.approx(owed)
+        command = [sys.executable, "-m", "pld_ray.cli", "eval"]
+        command.append(f"--checkpoint={folder}/checkpoints/final")
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        assert "on 2 held init states" in printed.stdout
         actor.send_signal(signal.SIGTERM)
         assert actor.wait(timeout=60) == 130
-        assert log.read_text().count("joined 127.0.0.1") == 2
+        assert log.read_text().count("joined 127.0.0.1") == 3  # two for training, one to evaluate
     finally:
         actor.kill()
         actor.wait()
