@@ -29,8 +29,8 @@ def parser() -> Parser:
         "that --explain lists.\n"
         "evaluate: precision and recall of --classifier=DIR on other datasets.\n"
         "pld-ray train --env.reward_classifier=DIR learns from its verdict. Experimental: trained "
-        "and evaluated on pictures that a test draws alone, not yet on the cameras of the embedded "
-        "suite, and no policy was learnt from it to the end.",
+        "and evaluated on one camera of the embedded suite (--encoder=cnn), and no policy was "
+        "learnt from it to the end.",
         takes_settings=True,
         config_class="ClassifierConfig",
     )

@@ -37,8 +37,7 @@ class ACRLPDParams(LearnerParams):
     n_step: int = option(
         1,
         "Steps of the TD return, at least `horizon` of them; more go on with what the data did "
-        "after the chunk (n-step returns without chunks: `horizon` 1). Experimental: no run to "
-        "the end but at 1.",
+        "after the chunk (n-step returns without chunks: `horizon` 1).",
         within="[1, 1000]",
     )
     tail: Literal["pad", "drop"] = option(
