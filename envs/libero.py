@@ -33,10 +33,10 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
     """A LIBERO task with state observations, and camera images on request.
 
     Observations are a dict: "observation.state" [8] float32 (see `SceneReader.state`),
-    "observation.environment_state" float32 (see `SceneReader.environment_state` for
-    `pld_tabletop`, `EntityReader.environment_state` for LIBERO's suites) and, for each name in
-    `cameras`, "observation.images.<name>" [image_size, image_size, 3] uint8, turned by 180 degrees
-    like LeRobot's LIBERO processor does.
+    "observation.environment_state" float32, unless it is switched off (see
+    `SceneReader.environment_state` for `pld_tabletop`, `EntityReader.environment_state` for LIBERO's
+    suites) and, for each name in `cameras`, "observation.images.<name>" [image_size, image_size, 3]
+    uint8, turned by 180 degrees like LeRobot's LIBERO processor does.
 
     An action [7] float32 in [-1, 1] is a position change (1 = 5 cm), a rotation change (1 = 0.5
     rad) and the gripper (-1 opens, +1 closes), for 50 ms. The reward is 1 in the step that solves
@@ -59,6 +59,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         fast_step: use `FastStep` (bit-identical physics) instead of robosuite's own step.
         assets: folder of LIBERO's assets or "hub", see `envs.assets.resolve_assets`.
         rendering: "reference" or "fast", see `envs.rendering.Camera`.
+        environment_state: False leaves what a robot has: its own state, and cameras.
         control_mode: "relative", or "absolute": the action's first six components are then the
             pose to go to, position (m, world) and axis-angle (rad).
 
@@ -83,6 +84,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         assets: str | Path | None = None,
         rendering: str = REFERENCE,
         control_mode: str = "relative",
+        environment_state: bool = True,
     ) -> None:
         self._spec = find_task(suite, task)
         cameras = (cameras,) if isinstance(cameras, str) else tuple(cameras)
@@ -110,14 +112,15 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         self._assets = assets
         self._rendering = rendering
         self._control_mode = control_mode
+        self._environment_state = environment_state
 
         frame = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
+        vectors = {STATE: STATE_DIM}
+        if environment_state:
+            vectors[ENVIRONMENT_STATE] = simulation.environment_state_dim(suite)
         self.observation_space = spaces.Dict(
             {
-                STATE: spaces.Box(-np.inf, np.inf, (STATE_DIM,), np.float32),
-                ENVIRONMENT_STATE: spaces.Box(
-                    -np.inf, np.inf, (simulation.environment_state_dim(suite),), np.float32
-                ),
+                **{k: spaces.Box(-np.inf, np.inf, (n,), np.float32) for k, n in vectors.items()},
                 **{IMAGES + name: frame for name in cameras},
             }
         )
@@ -298,10 +301,9 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         return self._init_states
 
     def _observe(self) -> None:
-        observation = {
-            STATE: self._scene.state(),
-            ENVIRONMENT_STATE: self._scene.environment_state(),
-        }
+        observation = {STATE: self._scene.state()}
+        if self._environment_state:
+            observation[ENVIRONMENT_STATE] = self._scene.environment_state()
         for name in self.cameras:
             observation[IMAGES + name] = self._camera.picture(name)
         self._observation = observation

@@ -5,7 +5,8 @@
 Each episode's demonstrator errs or not, as drawn, and its arm is pushed with a strength of its own;
 what is recorded is what was executed, and failures are kept. A third of the demonstrators see
 exactly, so that a flow that clones all episodes solves about half of the held states; cloned from
-successes alone it solves nearly all of them, which leaves critics nothing to show.
+successes alone it solves nearly all of them, which leaves critics nothing to show. With --cameras
+what is recorded is what a robot has: its own state, and pictures.
 """
 
 from __future__ import annotations
@@ -35,9 +36,19 @@ def main() -> None:
     parser.add_argument("--perfect", type=float, default=0.35, help="share that sees exactly")
     parser.add_argument("--scale-error", type=float, default=0.43, help="of the others")
     parser.add_argument("--push", type=float, default=0.3, help="greatest strength of the pushes")
+    parser.add_argument(
+        "--cameras", nargs="*", default=[], help="image, image2; in place of environment_state"
+    )
+    parser.add_argument("--image-size", type=int, default=64, help="pixels")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    env = envs.LiberoEnv(arguments.suite, arguments.task)
+    env = envs.LiberoEnv(
+        arguments.suite,
+        arguments.task,
+        cameras=arguments.cameras,
+        image_size=arguments.image_size,
+        environment_state=not arguments.cameras,
+    )
     about = {k: v for k, v in vars(arguments).items() if k not in ("dataset", "episodes")}
     writer = EpisodeWriter(
         arguments.dataset, Recording(env.task_description, FPS, "libero", about=about)

@@ -22,6 +22,11 @@ class EnvConfig:
         "Cameras to render, of `image` and `image2`; empty is state-only and needs no GL library.",
         distinct=True,
     )
+    environment_state: bool = option(
+        True,
+        "Whether observations say where the objects are. False leaves what a robot has, its own "
+        "state and `cameras`, and asks for a base policy that needs no more.",
+    )
     image_size: int = option(
         128,
         "Height and width of each camera's picture, in pixels.",

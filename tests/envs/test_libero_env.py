@@ -52,6 +52,19 @@ def test_every_task_is_registered_runs_and_is_described_as_in_its_bddl():
         env.close()
 
 
+def test_without_environment_state_the_rest_is_as_it_was(env):
+    blind = LiberoEnv(environment_state=False)
+    assert set(blind.observation_space) == {"observation.state"}
+    action = np.array([0.3, -0.2, 0.1, 0.0, 0.0, 0.0, 1.0], np.float32)
+    for one in (blind, env):
+        one.reset(options={"init_state_id": 5})
+    for _ in range(5):
+        seen, known = blind.step(action)[0], env.step(action)[0]
+        assert blind.observation_space.contains(seen)
+        np.testing.assert_array_equal(seen["observation.state"], known["observation.state"])
+    blind.close()
+
+
 def test_success_gives_one_reward_and_terminates(env):
     expert = PickPlaceExpert(env)
     env.reset(options={"init_state_id": 0})
