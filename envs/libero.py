@@ -34,9 +34,9 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
 
     Observations are a dict: "observation.state" [8] float32 (see `SceneReader.state`),
     "observation.environment_state" float32, unless it is switched off (see
-    `SceneReader.environment_state` for `pld_tabletop`, `EntityReader.environment_state` for LIBERO's
-    suites) and, for each name in `cameras`, "observation.images.<name>" [image_size, image_size, 3]
-    uint8, turned by 180 degrees like LeRobot's LIBERO processor does.
+    `SceneReader.environment_state` for `pld_tabletop`, `EntityReader.environment_state` for
+    LIBERO's suites) and, for each name in `cameras`, "observation.images.<name>" [image_size,
+    image_size, 3] uint8, turned by 180 degrees like LeRobot's LIBERO processor does.
 
     An action [7] float32 in [-1, 1] is a position change (1 = 5 cm), a rotation change (1 = 0.5
     rad) and the gripper (-1 opens, +1 closes), for 50 ms. The reward is 1 in the step that solves
