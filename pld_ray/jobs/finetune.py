@@ -19,8 +19,8 @@ from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import check_trusted, remember
+from pld_ray.sharded.components import POLICY
 from pld_ray.sharded.policy_folder import check_same_architecture
-from pld_ray.sharded.trainer import POLICY
 from pld_ray.tracking.logfile import close_logging
 
 

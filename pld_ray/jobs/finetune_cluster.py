@@ -30,6 +30,8 @@ from pld_ray.sharded.ranks import Ranks
 COLLECTIVE_TIMEOUT_S = 6 * 3600
 """The others wait while the first rank plays and writes; Ray sees at once that one has died."""
 WATCH_S = 0.5
+FAILURE = "failure"
+"""What a learner returns in place of a summary: why the run cannot go on."""
 VARIABLES = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths of the configuration are relative to where it started
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
@@ -88,7 +90,8 @@ def finetune_on_cluster(
 
     Raises:
         ConfigError: no cluster answers, or it has no room for them.
-        RunError: learners were lost more often than `max_failures`.
+        RunError: learners were lost more often than `max_failures`, or a checkpoint cannot be
+            written.
     """
     config = for_learners(config)
     if not resumes:
@@ -145,7 +148,10 @@ def learner(given: dict[str, Any]) -> dict[str, Any]:
     begun = ranks.share(ranks.first and run.has_begun)
     resumes = given["resumes"] or begun
     stop = StopFile(run, ranks)
-    return learn(config, run, resumes, find_inputs(config), lambda _: None, stop, ranks)
+    try:
+        return learn(config, run, resumes, find_inputs(config), lambda _: None, stop, ranks)
+    except RunError as error:  # of all ranks; to start them again would not make room on the disk
+        return {FAILURE: str(error)}
 
 
 def watched(
@@ -174,6 +180,8 @@ def watched(
                 told = updates
     if error := ended.get("error"):
         raise reason_of(error, run) from error
+    if failure := ended["summary"].get(FAILURE):
+        raise RunError(failure)
     return ended["summary"]
 
 

@@ -11,6 +11,7 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.demonstrations import identity_of
 from pld_ray.data.training_windows import Episode, TrainingWindows, find_episodes, hold_out
 from pld_ray.evaluation.policy_player import PolicyPlayer
+from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.finetune_loop import FinetuneLoop, Stop
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.policies.checkpoint import PolicyCheckpoint
@@ -73,13 +74,16 @@ def learn(
 
     Returns:
         The content of `summary.json`, without `policy` where it was stopped; the first rank's.
+
+    Raises:
+        RunError: a checkpoint cannot be written; on every rank.
     """
     started = time.time()
     logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
     tracker = open_tracker(config, run, kind="finetune") if ranks.first else None
     player = None
     try:
-        with told_of_end(tracker, logger) as end:
+        with told_of_end(tracker, logger) as end, CheckpointWriter(ranks) as writer:
             trainee = load_trainee(config)
             train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
             windows = TrainingWindows(train, trainee.needed, config.dataset_weights, config.seed)
@@ -93,7 +97,7 @@ def learn(
             )
             loop = FinetuneLoop(
                 config, run, trainer, windows, held_windows, player, tracker, logger,
-                provenance(config, *inputs),
+                provenance(config, *inputs), writer,
             )  # fmt: skip
             if resumes:
                 loop.restore()
@@ -104,6 +108,7 @@ def learn(
                 end.status = "FINISHED"
             else:
                 saved = loop.save("interrupted")
+                writer.settle()
                 summary = {"updates": trainer.updates, "checkpoint": str(saved)}
                 end.status = "KILLED"
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
 import time
 from collections.abc import Callable
@@ -18,11 +17,13 @@ from pld_ray.data.training_windows import TrainingWindows
 from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, write_manifest
+from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.loop_state import LoopState, loop_state
 from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir
+from pld_ray.sharded.components import AVERAGE, Components
 from pld_ray.sharded.policy_folder import write_policy_folder
 from pld_ray.sharded.trainer import Trainer, ValidationBatches, batches_from
 from pld_ray.tracking.mlflow_run import MlflowRun
@@ -70,10 +71,12 @@ class FinetuneLoop:
         tracker: MlflowRun | None,
         logger: Any,
         provenance: dict[str, Any],
+        writer: CheckpointWriter,
     ) -> None:
         self.config, self.run_dir, self.trainer = config, run, trainer
         self.windows, self.held, self.player = windows, held, player
         self.tracker, self.logger, self.provenance = tracker, logger, provenance
+        self.writer = writer
         self.state = FinetuneState.begin(config)
         first = config.evaluation.held_states
         self.states = list(range(first, first + config.evaluation.validation_states))
@@ -109,8 +112,6 @@ class FinetuneLoop:
                 self._evaluate_when_due()
                 if self.state.checkpoint_due(trainer.updates, config.checkpoint.interval_steps):
                     self.save(f"step_{trainer.updates:09d}")
-                    if trainer.ranks.first:
-                        self.run_dir.prune(config.checkpoint.keep)
                 if stop.requested:
                     break
         return trainer.updates >= config.total_steps
@@ -144,6 +145,7 @@ class FinetuneLoop:
         if self.held is not None:
             batches = ValidationBatches(self.held, self.config.algorithm.batch_size)
             found["eval/loss"] = self.trainer.validation_loss(batches)
+        self.writer.settle()  # it is played, or becomes the best, when it is there
         if self.player is None:
             return found
         path = self.config.policy.path
@@ -159,6 +161,7 @@ class FinetuneLoop:
     def finish(self, started: float) -> dict[str, Any]:
         """The final checkpoint, and what is left of the run in figures; the first rank has them."""
         final = self.save("final")
+        self.writer.settle()
         if not self.trainer.ranks.first:
             return {}
         best = self.run_dir.checkpoints / "best"
@@ -187,25 +190,35 @@ class FinetuneLoop:
     # --- files -----------------------------------------------------------------------------------
 
     def save(self, name: str) -> pathlib.Path:
-        """A checkpoint in both forms; all ranks give their parts, the first one writes."""
-        if not self.trainer.ranks.first:
-            self._write(os.devnull)
-            return self.run_dir.checkpoints / name
-        path = self.run_dir.save_checkpoint(self._write, name, asdict(self.state))
-        self.logger.info("checkpoint %s at %d updates", path, self.trainer.updates)
-        return path
+        """Begin a checkpoint in both forms; all ranks give their parts, the first one writes.
 
-    def _write(self, folder: str) -> None:
-        path, trainer = pathlib.Path(folder), self.trainer
-        trainer.save(path / COMPONENTS)
-        average = trainer.average_state()
-        if not trainer.ranks.first:
-            return
-        about = {**self.provenance, "updates": trainer.updates}
-        write_policy_folder(trainer.trainee, average, path / POLICY_FOLDER, about)
-        progress = {"env_steps": trainer.updates, MARK: True}
-        (path / PROGRESS_FILE).write_text(json.dumps(progress))
-        write_manifest(path)
+        Raises:
+            RunError: the one before could not be written.
+        """
+        self.writer.settle()
+        components = self.trainer.components()
+        if components is not None:
+            state = asdict(self.state)
+            self.writer.begin(lambda: self._write(name, components, state))
+        return self.run_dir.checkpoints / name
+
+    def _write(self, name: str, components: Components, state: dict[str, Any]) -> None:
+        """In a thread of its own, while the policy is trained on."""
+        updates = components.state["updates"]
+
+        def fill(folder: str) -> None:
+            path = pathlib.Path(folder)
+            components.write(path / COMPONENTS)
+            about = {**self.provenance, "updates": updates}
+            average = components.tensors[AVERAGE]
+            write_policy_folder(self.trainer.trainee, average, path / POLICY_FOLDER, about)
+            progress = {"env_steps": updates, MARK: True}
+            (path / PROGRESS_FILE).write_text(json.dumps(progress))
+            write_manifest(path)
+
+        path = self.run_dir.save_checkpoint(fill, name, state)
+        self.run_dir.prune(self.config.checkpoint.keep)
+        self.logger.info("checkpoint %s at %d updates", path, updates)
 
     def restore(self) -> None:
         """Continue from the newest checkpoint that is whole, or from the beginning.

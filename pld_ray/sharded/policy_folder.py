@@ -35,7 +35,7 @@ def write_policy_folder(
     checkpoint = trainee.checkpoint
     for file in (checkpoint.directory / CONFIG, *checkpoint.processors):
         shutil.copyfile(file, folder / file.name)
-    kept = {name: state[name].detach().clone().contiguous() for name in trainee.stored}
+    kept = {name: state[name].detach().contiguous() for name in trainee.stored}
     save_tensors(kept, folder / WEIGHTS)
     (folder / PROVENANCE_FILE).write_text(json.dumps(dict(provenance), indent=2) + "\n")
 

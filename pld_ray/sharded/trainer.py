@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,14 @@ from torch.utils.data import DataLoader, Dataset
 from pld_ray.config.finetune import FinetuneParams
 from pld_ray.data.training_windows import IS_PAD, TrainingWindows
 from pld_ray.files.manifest import damaged
-from pld_ray.files.tensors import save_tensors
+from pld_ray.sharded.components import (
+    AVERAGE,
+    OPTIMIZER,
+    POLICY,
+    STATE,
+    Components,
+    own_tensors,
+)
 from pld_ray.sharded.optimization import learning_rate_share, make_average, make_optimizer
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding, clip_gradients
@@ -37,8 +44,6 @@ from pld_ray.sharded.trainee import Trainee
 
 Batch = dict[str, Any]
 
-POLICY, AVERAGE, OPTIMIZER = (f"{name}.safetensors" for name in ("policy", "average", "optimizer"))
-STATE = "trainer_state.json"
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 TRAINING, VALIDATION = 0, 1
 """What a draw of noise is for."""
@@ -155,41 +160,31 @@ class Trainer:
 
     # --- components ------------------------------------------------------------------------------
 
-    def save(self, folder: pathlib.Path) -> None:
-        """Everything that training needs to go on: safetensors and JSON, tensors whole.
+    def components(self) -> Components | None:
+        """Everything that training needs to go on, gathered; the first rank's.
 
-        So any number of ranks goes on from it. The first rank writes; it holds one of the three
-        files whole at a time.
-
-        Raises:
-            OSError: the disk is full or cannot be written.
+        Its host holds them beside what it trains with until they are written.
         """
-        if self.ranks.first:
-            folder.mkdir(parents=True, exist_ok=True)
-        self._write(get_model_state_dict(self.policy, options=FULL), folder / POLICY)
-        self._write(self.average_state(), folder / AVERAGE)
+        policy = own_tensors(get_model_state_dict(self.policy, options=FULL))
+        average = own_tensors(self.average_state())
         optimizer: Any = get_optimizer_state_dict(self.policy, self.optimizer, options=FULL)
         if not self.ranks.first:  # which is given nothing
-            return
+            return None
         moments = {
             f"{parameter}/{name}": value
-            for parameter, values in optimizer["state"].items()
+            for parameter, values in optimizer.pop("state").items()
             for name, value in values.items()
         }
-        self._write(moments, folder / OPTIMIZER)
         state = {
             "updates": self.updates,
             "averaged": int(self.average.n_averaged),
             "param_groups": optimizer["param_groups"],
         }
-        (folder / STATE).write_text(json.dumps(state))
-
-    def _write(self, state: Mapping[str, Any], file: pathlib.Path) -> None:
-        if self.ranks.first:
-            save_tensors(own_tensors(state), file)
+        tensors = {POLICY: policy, AVERAGE: average, OPTIMIZER: own_tensors(moments)}
+        return Components(tensors, state)
 
     def load(self, folder: pathlib.Path) -> None:
-        """Go on from what `save` wrote.
+        """Go on from components that were written.
 
         Raises:
             CheckpointError: a file is missing, damaged, or of another policy.
@@ -213,11 +208,6 @@ class Trainer:
     def average_state(self) -> dict[str, Any]:
         """The averaged policy's weights, whole, on the host; empty but on the first rank."""
         return get_model_state_dict(self.average.module, options=FULL)
-
-
-def own_tensors(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Contiguous copies that share no memory, which safetensors would refuse."""
-    return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
 class UpdateBatches(Dataset):

@@ -22,12 +22,15 @@ from pld_ray.config.finetune import (
     LearnersConfig,
 )
 from pld_ray.data.training_windows import TrainingWindows, find_episodes
+from pld_ray.jobs.checkpoint_writer import CheckpointWriter
+from pld_ray.runs.run_dir import RunError
 from pld_ray.sharded.ranks import Ranks
 from pld_ray.sharded.shards import Sharding, held_bytes
 from pld_ray.sharded.trainee import load_trainee
 from pld_ray.sharded.trainer import Trainer, ValidationBatches, batches_from
 
 FIGURES = "figures.json"
+FAILURE = "failure-"
 PARAMS = FinetuneParams(
     batch_size=24, accumulation=2, learning_rate=1e-4, warmup_updates=2, grad_clip_norm=0.5
 )
@@ -74,7 +77,8 @@ def trained(
     for micro_batches in batches_from(windows, params, todo, 0, ranks):
         figures = trainer.update(micro_batches)
     loss = trainer.validation_loss(ValidationBatches(windows, 16))
-    trainer.save(folder / out)
+    if components := trainer.components():
+        components.write(folder / out)
     policies = (trainer.policy, trainer.average.module)
     share = max(held_bytes(policy) for policy in policies) / whole
     if ranks.first:
@@ -97,6 +101,20 @@ def two_first(ranks: Ranks, folder: pathlib.Path) -> None:
     """Straight on, and the beginning of what changes."""
     trained(ranks, folder, "two", 4)
     trained(ranks, folder, "two-first", 2)
+    (folder / f"{FAILURE}{ranks.rank}").write_text(failure_of_the_first(ranks))
+
+
+def failure_of_the_first(ranks: Ranks) -> str:
+    """What each rank is told when the first one cannot write."""
+    with CheckpointWriter(ranks) as writer:
+        writer.settle()
+        if ranks.first:
+            writer.begin(lambda: pathlib.Path("/nowhere/x").touch())
+        try:
+            writer.settle()
+        except RunError as error:
+            return str(error)
+    return ""
 
 
 def difference(one: pathlib.Path, other: pathlib.Path) -> float:

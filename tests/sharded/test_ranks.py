@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from several_ranks import FIGURES, PARAMS, difference, train_in_all_ways
+from several_ranks import FAILURE, FIGURES, PARAMS, difference, train_in_all_ways
 
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig, LearnersConfig
@@ -26,6 +26,12 @@ def test_two_ranks_are_one_process_with_twice_the_micro_batches(folder):
 
 def test_any_number_of_ranks_goes_on_from_the_components_of_another(folder):
     assert difference(folder / "two", folder / "two-last") <= 1e-6
+
+
+def test_what_the_first_rank_cannot_write_stops_all_of_them(folder):
+    told = {(folder / f"{FAILURE}{rank}").read_text() for rank in (0, 1)}
+    assert len(told) == 1
+    assert "a checkpoint cannot be written: FileNotFoundError" in told.pop()
 
 
 def test_micro_batches_are_dealt_and_all_ranks_do_as_many():

@@ -14,6 +14,7 @@ from pld_ray.config.finetune import FinetuneConfig, FinetunedPolicyConfig, Finet
 from pld_ray.data.training_windows import TrainingWindows, find_episodes
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
+from pld_ray.sharded.components import AVERAGE, OPTIMIZER, POLICY, STATE
 from pld_ray.sharded.optimization import learning_rate_share, moving_average
 from pld_ray.sharded.policy_folder import write_policy_folder
 from pld_ray.sharded.trainee import load_trainee
@@ -73,7 +74,7 @@ def test_a_restart_repeats_the_rest_bit_for_bit(windows, tmp_path):
     straight, first = trainer(), trainer()
     run(straight, windows, 6)
     run(first, windows, 3)
-    first.save(tmp_path)
+    first.components().write(tmp_path)
     second = trainer()
     second.load(tmp_path)
     assert second.updates == 3
@@ -84,10 +85,22 @@ def test_a_restart_repeats_the_rest_bit_for_bit(windows, tmp_path):
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
+def test_components_are_of_the_moment_when_they_were_gathered(windows, tmp_path):
+    ours = trainer()
+    run(ours, windows, 1)
+    components = ours.components()
+    components.write(tmp_path / "at once")
+    run(ours, windows, 3)
+    components.write(tmp_path / "later")
+    for file in (POLICY, AVERAGE, OPTIMIZER, STATE):
+        one, other = (tmp_path / name / file for name in ("at once", "later"))
+        assert one.read_bytes() == other.read_bytes()
+
+
 def test_components_of_another_policy_are_refused(windows, tmp_path):
     ours = trainer()
     run(ours, windows, 1)
-    ours.save(tmp_path)
+    ours.components().write(tmp_path)
     (tmp_path / "policy.safetensors").unlink()
     with pytest.raises(CheckpointError, match="does not fit this policy"):
         trainer().load(tmp_path)
