@@ -81,6 +81,16 @@ class FinetuneParams:
         "Parameters whose names begin with one of these stay as they are, such as "
         "`[model.backbone]`, beside what the policy itself keeps frozen.",
     )
+    precision: Literal["float32", "bfloat16"] = option(
+        "float32",
+        "What losses and gradients are computed in. With `bfloat16`, weights, gradients that are "
+        "summed, moments, average and files stay float32 (autocast). Experimental.",
+    )
+    activation_checkpointing: bool = option(
+        False,
+        "Compute activations again in the backward pass in place of keeping them: less memory, "
+        "more time, the same numbers. Experimental.",
+    )
 
 
 @dataclass
@@ -217,6 +227,11 @@ class FinetuneConfig:
             raise ConfigError(
                 f"algorithm.batch_size={batch}: must be a multiple of {by}, such as "
                 f"{(batch // parts + 1) * parts}"
+            )
+        if self.algorithm.precision == self.policy.dtype == "bfloat16":
+            raise ConfigError(
+                "policy.dtype=bfloat16 trains weights that are bfloat16 themselves, and "
+                "algorithm.precision=bfloat16 float32 weights: give one of the two"
             )
         if learners.num_learners % learners.replicas:
             raise ConfigError(

@@ -17,6 +17,7 @@ from pld_ray.policies.lerobot_adapter import SUPPORTED_TYPES
 from pld_ray.policies.lerobot_names import environment_names, needed_features
 from pld_ray.policies.lerobot_network import distinct_names, load_config, load_trainable_network
 from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
+from pld_ray.sharded.activations import has_own_checkpointing
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,13 @@ def load_trainee(config: FinetuneConfig) -> Trainee:
     """
     checkpoint, settings = open_trainee(config), config.policy
     device = device_of(config)
-    lerobot_config = load_config(checkpoint, device, settings.dtype)
+    computes_in = config.algorithm.precision
+    dtype = settings.dtype if computes_in == "float32" else "float32"  # of what is learnt
+    lerobot_config: Any = load_config(checkpoint, device, dtype)
+    if config.algorithm.activation_checkpointing and has_own_checkpointing(lerobot_config):
+        lerobot_config.gradient_checkpointing = True
     preprocess, _ = load_processors(checkpoint, lerobot_config, device, settings.tokenizer_path)
-    policy = load_trainable_network(
-        checkpoint, lerobot_config, settings.dtype, settings.tokenizer_path
-    )
+    policy = load_trainable_network(checkpoint, lerobot_config, dtype, settings.tokenizer_path)
     freeze(policy, config.algorithm.freeze)
     return Trainee(
         checkpoint,

@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from pld_ray.config.finetune import FinetuneParams
 from pld_ray.data.training_windows import IS_PAD, TrainingWindows
 from pld_ray.files.manifest import damaged
+from pld_ray.sharded.activations import recompute_activations
 from pld_ray.sharded.components import (
     AVERAGE,
     OPTIMIZER,
@@ -76,10 +77,14 @@ class Trainer:
     ) -> None:
         self.trainee, self.params, self.total, self.seed = trainee, params, total, seed
         self.ranks, self.policy = ranks, trainee.policy
+        self.device = next(self.policy.parameters()).device.type
+        self.computes_in_bfloat16 = params.precision == "bfloat16"
         self.average = make_average(self.policy, params.ema_decay)
         if sharding is not None:  # both, as an average of a sharded policy cannot be copied
             for policy in (self.policy, self.average.module):
                 sharding.shard(policy, trainee.checkpoint.policy_type)
+        if params.activation_checkpointing:  # not of the average, which keeps none
+            recompute_activations(self.policy, trainee.checkpoint.policy_type)
         self.optimizer, self.clip_norm = make_optimizer(self.policy, params)
         self.updates = 0
 
@@ -135,7 +140,8 @@ class Trainer:
         prepared = self.trainee.preprocess(dict(batch))
         with torch.random.fork_rng():
             torch.manual_seed(int(np.random.SeedSequence([self.seed, *noise]).generate_state(1)[0]))
-            loss, reported = policy(prepared)
+            with torch.autocast(self.device, torch.bfloat16, enabled=self.computes_in_bfloat16):
+                loss, reported = policy(prepared)
         numbers = {
             name: float(value)
             for name, value in (reported or {}).items()
