@@ -46,6 +46,7 @@ from pld_ray.sharded.trainee import Trainee
 Batch = dict[str, Any]
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+THERE = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 TRAINING, VALIDATION = 0, 1
 """What a draw of noise is for."""
 
@@ -204,7 +205,10 @@ class Trainer:
             for place, value in load_file(folder / OPTIMIZER).items():
                 parameter, _, name = place.rpartition("/")
                 optimizer["state"].setdefault(parameter, {})[name] = value
-            set_optimizer_state_dict(self.policy, self.optimizer, optimizer, options=FULL)
+            set_optimizer_state_dict(self.policy, self.optimizer, optimizer, options=THERE)
+            for name, parameter in self.policy.named_parameters():
+                if name not in optimizer["state"]:  # it never had a gradient
+                    self.optimizer.state.pop(parameter, None)
             self.average.n_averaged.fill_(state["averaged"])
             self.updates = int(state["updates"])
         except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:

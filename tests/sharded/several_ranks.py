@@ -57,11 +57,20 @@ def _run(rank: int, number: int, port: int, function: Callable[..., None], argum
 
 
 def trained(
-    ranks: Ranks, folder: pathlib.Path, out: str, updates: int, begin: str | None = None
+    ranks: Ranks,
+    folder: pathlib.Path,
+    out: str,
+    updates: int,
+    begin: str | None = None,
+    **changes: Any,
 ) -> None:
-    """So many updates, from the beginning or from components; writes the components."""
+    """So many updates, from the beginning or from components; writes the components.
+
+    Args:
+        changes: of PARAMS.
+    """
     parts = PARAMS.accumulation * 2 // ranks.planned
-    params = dataclasses.replace(PARAMS, accumulation=parts)
+    params = dataclasses.replace(PARAMS, accumulation=parts, **changes)
     place = FinetunedPolicyConfig(path=str(folder / "act"))
     trainee = load_trainee(FinetuneConfig(algorithm=params, policy=place))
     windows = TrainingWindows(
@@ -91,6 +100,7 @@ def train_in_all_ways(folder: pathlib.Path) -> pathlib.Path:
     save_act(folder / "act")
     write_dataset(folder / "data", (12, 3, 9, 20, 7))
     trained(Ranks(), folder, "one", 4)
+    trained(Ranks(), folder, "one-bfloat16", 4, precision="bfloat16")
     on_ranks(2, two_first, folder)
     trained(Ranks(planned=2), folder, "one-middle", 1, "two-first")
     on_ranks(2, trained, folder, "two-last", 1, "one-middle")
@@ -101,6 +111,8 @@ def two_first(ranks: Ranks, folder: pathlib.Path) -> None:
     """Straight on, and the beginning of what changes."""
     trained(ranks, folder, "two", 4)
     trained(ranks, folder, "two-first", 2)
+    trained(ranks, folder, "two-again", 4, activation_checkpointing=True)
+    trained(ranks, folder, "two-bfloat16", 4, precision="bfloat16")
     (folder / f"{FAILURE}{ranks.rank}").write_text(failure_of_the_first(ranks))
 
 

@@ -1,12 +1,15 @@
 """Two processes against one: the same updates, a part of the parameters each, the same files."""
 
+import dataclasses
 import json
 
 import pytest
-from several_ranks import FAILURE, FIGURES, PARAMS, difference, train_in_all_ways
+import torch
+from safetensors.torch import load_file
+from several_ranks import FAILURE, FIGURES, FILES, PARAMS, difference, train_in_all_ways
 
 from pld_ray.config import ConfigError
-from pld_ray.config.finetune import FinetuneConfig, LearnersConfig
+from pld_ray.config.finetune import FinetuneConfig, FinetunedPolicyConfig, LearnersConfig
 from pld_ray.sharded.ranks import Ranks
 
 
@@ -26,6 +29,21 @@ def test_two_ranks_are_one_process_with_twice_the_micro_batches(folder):
 
 def test_any_number_of_ranks_goes_on_from_the_components_of_another(folder):
     assert difference(folder / "two", folder / "two-last") <= 1e-6
+
+
+def test_activations_computed_again_are_the_same_on_two_ranks(folder):
+    assert difference(folder / "two", folder / "two-again") <= 1e-6
+
+
+def test_bfloat16_on_two_ranks_is_that_on_one_but_for_rounding(folder):
+    one, two, exact = (folder / name for name in ("one-bfloat16", "two-bfloat16", "one"))
+    assert 0 < difference(one, two) < difference(one, exact)
+    for file in FILES:
+        assert {tensor.dtype for tensor in load_file(two / file).values()} == {torch.float32}
+    figures = [json.loads((run / FIGURES).read_text()) for run in (one, two, exact)]
+    losses = [found["validation"] for found in figures]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[0] == pytest.approx(losses[2], rel=1e-2)
 
 
 def test_what_the_first_rank_cannot_write_stops_all_of_them(folder):
@@ -49,4 +67,9 @@ def test_what_does_not_fit_the_learners_is_refused_in_a_sentence():
 
     refused(r"multiple of algorithm.accumulation=2 times .*=5, such as 30", num_learners=5)
     refused("must divide learners.num_learners=4", num_learners=4, replicas=3)
+    with pytest.raises(ConfigError, match="give one of the two"):
+        FinetuneConfig(
+            algorithm=dataclasses.replace(PARAMS, precision="bfloat16"),
+            policy=FinetunedPolicyConfig(dtype="bfloat16"),
+        ).validate()
     refused("must be at most learners.num_learners=2", num_learners=2, min_learners=3)

@@ -4,13 +4,13 @@ import copy
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
 from sharded_data import write_dataset
+from tiny_trainers import random_batch, save_tiny, tiny_trainer, tokenizer
 
 from pld_ray.config import ConfigError
-from pld_ray.config.finetune import FinetuneConfig, FinetunedPolicyConfig, FinetuneParams
+from pld_ray.config.finetune import FinetuneConfig, FinetuneParams
 from pld_ray.data.training_windows import TrainingWindows, find_episodes
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
@@ -155,37 +155,20 @@ def test_the_folder_is_one_that_lerobot_and_we_load(windows, tmp_path):
 
 @pytest.mark.parametrize("kind", ["diffusion", "smolvla", "pi05"])
 def test_a_stochastic_policy_learns_and_is_loaded_again(kind, tmp_path):
-    from tiny_policies import save_policy, small_networks
-
-    folder = save_policy(kind, tmp_path / "tiny")
-    with small_networks():
-        config = FinetuneConfig(
-            algorithm=PARAMS,
-            policy=FinetunedPolicyConfig(path=str(folder), tokenizer_path=str(tokenizer(folder))),
-        )
-        ours = Trainer(load_trainee(config), PARAMS, 10, seed=1)
-        needed = ours.trainee.needed
-        rng = np.random.default_rng(0)
-        batch = {
-            own: torch.from_numpy(rng.random((2, *steps(needed), *needed.shapes[name]))).float()
-            for name, own in needed.names.items()
-        }
-        horizon = len(needed.action_steps)
-        batch |= {
-            "action": torch.zeros(2, horizon, needed.action_dim),
-            "action_is_pad": torch.zeros(2, horizon, dtype=torch.bool),
-            "task": ["lift the can"] * 2,
-        }
+    folder = save_tiny(kind, tmp_path)
+    with tiny_trainer(folder) as ours:
+        batch = random_batch(ours.trainee.needed, 2)
         losses = [ours.validation_loss([batch]) for _ in range(2)]
         assert losses[0] == losses[1]  # the noise is its own
         assert math.isfinite(ours.update([batch])["loss"])
+        ours.components().write(tmp_path / "middle")
+        ours.update([batch])
+        with tiny_trainer(folder) as again:  # pi05 has weights that its loss does not reach
+            again.load(tmp_path / "middle")
+            again.update([batch])
+            ends = [one.components().tensors for one in (ours, again)]
+        for file, tensors in ends[0].items():
+            assert tensors.keys() == ends[1][file].keys()
+            assert all(value.equal(ends[1][file][name]) for name, value in tensors.items())
         write_policy_folder(ours.trainee, ours.average_state(), tmp_path / "p", {})
         assert load_base_policy(tmp_path / "p", tokenizer_path=tokenizer(folder)).chunk_size
-
-
-def steps(needed):
-    return () if needed.observation_steps is None else (len(needed.observation_steps),)
-
-
-def tokenizer(folder):
-    return folder.parent / "tokenizer"
