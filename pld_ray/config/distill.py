@@ -10,6 +10,8 @@ from pld_ray.config.finetune import (
     FinetunedPolicyConfig,
     FinetuneEvaluationConfig,
     FinetuneParams,
+    LearnerPlacementConfig,
+    LearnersConfig,
 )
 from pld_ray.config.groups import TrackingConfig
 from pld_ray.config.train import check_declared
@@ -74,10 +76,14 @@ class DistillConfig:
     policy: FinetunedPolicyConfig = field(default_factory=FinetunedPolicyConfig)
     collected: CollectedConfig = field(default_factory=CollectedConfig)
     algorithm: DistilledParams = field(default_factory=DistilledParams)
+    learners: LearnersConfig = field(default_factory=LearnersConfig)
+    placement: LearnerPlacementConfig = field(default_factory=LearnerPlacementConfig)
     evaluation: HeldConfig = field(default_factory=HeldConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     total_steps: int = with_default(FinetuneConfig, "total_steps", 4_000)
     seed: int = with_default(FinetuneConfig, "seed", 0)
+    max_failures: int = with_default(FinetuneConfig, "max_failures", 3)
+    ray_address: str | None = with_default(FinetuneConfig, "ray_address", None)
     output_dir: str = option(
         "outputs/distill",
         "Folder of the result; the same command goes on with what is there.",
@@ -94,11 +100,15 @@ class DistillConfig:
         return FinetuneConfig(
             policy=self.policy,
             algorithm=self.algorithm,
+            learners=self.learners,
+            placement=self.placement,
             evaluation=FinetuneEvaluationConfig(held_out_share=0.05),
             tracking=self.tracking,
             dataset=datasets,
             dataset_weights=weights,
             total_steps=self.total_steps,
             seed=self.seed,
+            max_failures=self.max_failures,
+            ray_address=self.ray_address,
             output_dir=folder,
         )

@@ -24,6 +24,7 @@ from pld_ray.jobs.distill_table import Row, write_results
 from pld_ray.jobs.evaluate import evaluate_checkpoint
 from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
+from pld_ray.jobs.finetune_cluster import check_gpus
 from pld_ray.policies import load_base_policy
 from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.runs.layout import CONFIG_FILE, EVAL_INFO_FILE, SUMMARY_FILE, read_json
@@ -63,14 +64,11 @@ def distill(
         The content of `OUT/summary.json`.
 
     Raises:
-        ConfigError: a run is no residual run, or runs and policy do not belong together.
+        ConfigError: see `open_teachers`.
     """
     teachers = open_teachers(config, runs, trust)
     out = pathlib.Path(config.output_dir).resolve()
     tasks = config.evaluation.tasks or envs.suite_tasks(teachers[0].config.env.suite)
-    known = envs.suite_tasks(teachers[0].config.env.suite)
-    if unknown := [t for t in (*tasks, *config.collected.base_tasks) if t not in known]:
-        raise ConfigError(f"{unknown[0]} is no task of the suite: {', '.join(known)}")
     out.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(out)
     if owner := lock.claim():
@@ -88,10 +86,11 @@ def distill(
 def open_teachers(
     config: DistillConfig, runs: Sequence[pathlib.Path], trust: bool
 ) -> list[Teacher]:
-    """The runs with the checkpoints that act.
+    """The runs with the checkpoints that act; what `distill` would refuse is refused here.
 
     Raises:
-        ConfigError: see `distill`.
+        ConfigError: a run is no residual run, runs and policy do not belong together, a task is
+            none of the suite's, or there are more learners than GPUs for them.
     """
     if not runs:
         raise ConfigError("pld-ray distill needs the folder of a residual run, or of several")
@@ -121,6 +120,11 @@ def open_teachers(
             )
     if len({teacher.task for teacher in teachers}) < len(teachers):
         raise ConfigError("two of the runs are of the same task: give one for each")
+    known = envs.suite_tasks(teachers[0].config.env.suite)
+    asked = (*config.evaluation.tasks, *config.collected.base_tasks)
+    if unknown := [task for task in asked if task not in known]:
+        raise ConfigError(f"{unknown[0]} is no task of the suite: {', '.join(known)}")
+    check_gpus(config.learning([], [], config.output_dir))
     return teachers
 
 

@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import pytest
+from safetensors.torch import load_file
 from sharded_data import write_dataset
 
 from pld_ray.config import ConfigError, TrainConfig
@@ -14,9 +15,9 @@ from pld_ray.config.file import load_config
 from pld_ray.evaluation.eval_info import write_eval_info
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import write_manifest
-from pld_ray.jobs.distill import distill
+from pld_ray.jobs.distill import distill, learn
 from pld_ray.jobs.distill_table import Row, cell_text, write_results
-from pld_ray.policies import load_base_policy
+from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.runs.run_dir import RunDir
 
 TASK, OTHER = "lift_the_can", "pick_up_the_can_and_place_it_in_the_bin"
@@ -77,6 +78,21 @@ def test_the_control_learns_from_the_base_policy_alone(run, tmp_path):
     assert [pathlib.Path(d["path"]).parent.name for d in about["datasets"]] == ["control", "base"]
 
 
+def test_learners_learn_what_one_process_does(tmp_path):
+    write_dataset(tmp_path / "data", (12, 9, 20))
+    learnt = []
+    ways = ["--algorithm.accumulation=2"], ["--learners.num_learners=2"]
+    for number, way in enumerate(ways):
+        out = tmp_path / str(number)
+        config = load_config(DistillConfig, [*SMALL, *way, "--algorithm.learning_rate=1e-5"])
+        folder = learn(config, [str(tmp_path / "data")], [1.0], out, str)
+        learnt.append(load_file(folder / "model.safetensors"))
+    one, two = learnt
+    before = load_file(EMBEDDED_ACT / "model.safetensors")
+    assert max(float((one[name] - before[name]).abs().max()) for name in one) > 1e-5
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) <= 1e-6
+
+
 def test_runs_that_do_not_belong_together_are_refused(run, tmp_path):
     config = load_config(DistillConfig, [*SMALL, f"--output_dir={tmp_path / 'out'}"])
     with pytest.raises(ConfigError, match="needs the folder of a residual run"):
@@ -86,6 +102,12 @@ def test_runs_that_do_not_belong_together_are_refused(run, tmp_path):
     more = load_config(DistillConfig, [*SMALL[:2], "--evaluation.held_states=200"])
     with pytest.raises(ConfigError, match="held 100 init states back"):
         distill(more, [run.path])
+    large = [*SMALL, "--learners.num_learners=2", "--learners.num_gpus_per_learner=64"]
+    with pytest.raises(ConfigError, match="need more GPUs than the"):
+        distill(load_config(DistillConfig, large), [run.path])
+    elsewhere = load_config(DistillConfig, [*SMALL[:2], "--evaluation.tasks=[nowhere]"])
+    with pytest.raises(ConfigError, match="nowhere is no task of the suite: "):
+        distill(elsewhere, [run.path])
     scratch = load_config(TrainConfig, ["--policy.type=none", f"--output_dir={tmp_path / 's'}"])
     RunDir(tmp_path / "s").create(scratch)
     with pytest.raises(ConfigError, match="is no residual run"):
