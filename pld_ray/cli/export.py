@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Export."""
     if args.push_to:  # before the hub's client is imported
         os.environ["HF_HUB_OFFLINE"] = "0"
-    from pld_ray.jobs.export import export
+    from pld_ray.jobs.export import environment_flags, export
 
     folder, source = pathlib.Path(args.to), best_run(pathlib.Path(args.run))
     checkpoint = export(source, folder, args.checkpoint, args.trust, args.push_to)
@@ -43,22 +43,3 @@ def run(args: argparse.Namespace) -> int:
     if flags := environment_flags(source):
         print(f"next: lerobot-eval --policy.path={folder} {' '.join(flags)}")
     return 0
-
-
-def environment_flags(run: pathlib.Path) -> list[str]:
-    """What gives LeRobot the environment of a run, see `envs.lerobot_env`; nothing for another's
-    environment, or where there is no run."""
-    from pld_ray.config.groups import EnvConfig
-    from pld_ray.runs.layout import CONFIG_FILE
-    from pld_ray.runs.run_dir import RunDir
-
-    if not (run / CONFIG_FILE).is_file():
-        return []
-    env, usual = RunDir(run).load_config(object).env, EnvConfig()
-    if env.entry_point is not None:
-        return []
-    named = ("suite", "cameras", "image_size", "episode_length", "rendering", "control_mode")
-    changed = {name: getattr(env, name) for name in named}
-    changed = {name: v for name, v in changed.items() if v != getattr(usual, name)}
-    flags = {"type": "pld_ray", "task": env.task, **changed}
-    return [f"--env.{name}={str(value).replace(' ', '')}" for name, value in flags.items()]

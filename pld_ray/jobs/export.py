@@ -14,9 +14,12 @@ from pld_ray.algorithm.residual.pretrained import read_networks
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.config.groups import EnvConfig
 from pld_ray.files.atomic import undone_unless
 from pld_ray.files.manifest import check_manifest
 from pld_ray.jobs.build import open_environment
+from pld_ray.jobs.distill_table import TABLE_FILE
+from pld_ray.jobs.model_card import write_model_card
 from pld_ray.plugin.policy_folder import write_residual
 from pld_ray.policies.actors import load_actor, write_actor
 from pld_ray.policies.chunk_policy import ChunkPolicy
@@ -75,6 +78,9 @@ def export(
             checkpoint = chosen(run, name)
             check_trusted(config, run.path / CONFIG_FILE, trust)
             write(checkpoint, config, folder)
+        table = run_dir / TABLE_FILE
+        results = table.read_text() if is_distilled and table.is_file() else ""
+        write_model_card(folder, environment_flags(run_dir), results)
     if push_to is not None:
         push(folder, push_to)
     return checkpoint
@@ -166,6 +172,21 @@ def chosen(run: RunDir, name: str | None) -> pathlib.Path:
     if found is None:
         raise ConfigError(f"{run.path} has no checkpoint yet: wait for one, or train on")
     return found
+
+
+def environment_flags(run: pathlib.Path) -> list[str]:
+    """What gives LeRobot the environment of a run, see `envs.lerobot_env`; nothing for another's
+    environment, or where there is no run."""
+    if not (run / CONFIG_FILE).is_file():
+        return []
+    env, usual = RunDir(run).load_config(object).env, EnvConfig()
+    if env.entry_point is not None:
+        return []
+    named = ("suite", "cameras", "image_size", "episode_length", "rendering", "control_mode")
+    changed = {name: getattr(env, name) for name in named}
+    changed = {name: v for name, v in changed.items() if v != getattr(usual, name)}
+    flags = {"type": "pld_ray", "task": env.task, **changed}
+    return [f"--env.{name}={str(value).replace(' ', '')}" for name, value in flags.items()]
 
 
 # --- the hub --------------------------------------------------------------------------------------

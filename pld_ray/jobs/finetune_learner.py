@@ -99,6 +99,8 @@ def learn(
                 config, run, trainer, windows, held_windows, player, tracker, logger,
                 provenance(config, *inputs), writer,
             )  # fmt: skip
+            if several or ranks.planned > 1:
+                logger.info("%d of %d learners train", ranks.number, ranks.planned)
             if resumes:
                 loop.restore()
             elif ranks.first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
@@ -13,21 +12,30 @@ from sharded_data import write_dataset
 
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.files.manifest import check_manifest
 from pld_ray.jobs.finetune import finetune
+from pld_ray.runs.run_dir import PARTIAL, RunError
+from pld_ray.runs.status import FAILED, read_status
 
 pytestmark = pytest.mark.chaos
 
 SMALL = [
-    *("--algorithm.batch_size=8", "--total_steps=60", "--evaluation.interval_steps=0"),
+    *("--algorithm.batch_size=512", "--total_steps=60", "--evaluation.interval_steps=0"),
     *("--algorithm.learning_rate=1e-5", "--checkpoint.interval_steps=5"),
     "--tracking.enabled=false",
 ]
 
 
-def test_one_of_two_learners_goes_with_its_node_and_one_ends_the_run(cluster, add_node, tmp_path):
+@pytest.fixture
+def given(tmp_path):
     save_act(tmp_path / "act")
     write_dataset(tmp_path / "data", (12, 3, 9, 20, 7))
-    given = [f"--dataset=[{tmp_path / 'data'}]", f"--policy.path={tmp_path / 'act'}", *SMALL]
+    return [f"--dataset=[{tmp_path / 'data'}]", f"--policy.path={tmp_path / 'act'}", *SMALL]
+
+
+def test_one_of_two_learners_goes_with_its_node_and_one_ends_the_run(
+    cluster, add_node, given, tmp_path
+):
     one, two = tmp_path / "one", tmp_path / "two"
     alone = ["--algorithm.accumulation=2", f"--output_dir={one}"]
     finetune(load_config(FinetuneConfig, [*given, *alone]))
@@ -50,6 +58,20 @@ def test_one_of_two_learners_goes_with_its_node_and_one_ends_the_run(cluster, ad
     killer.join(timeout=1)
     assert not killer.is_alive()
     assert summary["updates"] == 60
-    restarts = (two / "metrics.restarts.jsonl").read_text().splitlines()
-    assert len([row for row in map(json.loads, restarts) if "restart" in row]) <= 1
+    log = (two / "train.log").read_text()
+    assert log.index("2 of 2 learners train") < log.index("1 of 2 learners train")
     assert difference(*(run / "checkpoints/final/components" for run in (one, two))) <= 1e-6
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_all_learners_at_once(given, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / f"checkpoints/{PARTIAL}step_000000010").touch()  # in the way of the second one
+    learners = ["--learners.num_learners=2", f"--output_dir={folder}"]
+    with pytest.raises(RunError, match=r"cannot write checkpoint .*10: .*; the last good .*05\."):
+        finetune(load_config(FinetuneConfig, [*given, *learners]))
+    assert not (folder / "metrics.restarts.jsonl").exists()
+    status = read_status(folder)
+    assert status.state == FAILED
+    assert "cannot write checkpoint" in status.reason
+    assert check_manifest(folder / "checkpoints/step_000000005")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import huggingface_hub
 import pytest
+from huggingface_hub import ModelCard
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError
@@ -33,12 +35,33 @@ def test_a_fine_tuned_policy_is_its_checkpoint_s(finetuned, tmp_path, capsys):
     assert "--env.type=pld_ray --env.task=pick_up_the_can" in capsys.readouterr().out
     written = open_checkpoint(tmp_path / "out")
     assert written.fingerprint() == open_checkpoint(None).fingerprint()
+    card = ModelCard.load(tmp_path / "out/README.md")
+    assert card.data.library_name == "lerobot"
+    assert card.data.tags == ["act", "lerobot", "pld-ray", "robotics"]
+    assert "| `observation.state` | STATE | (8,) |" in card.text
+    assert "lerobot-eval --policy.path=DIR --env.type=pld_ray --env.task=pick_up" in card.text
 
 
 def test_a_distillation_s_folder_gives_its_policy(finetuned, tmp_path):
     whole = tmp_path / "distilled"
     shutil.copytree(EMBEDDED_ACT, whole / "policy")
+    about = {
+        "base_policy": {"path": "/home/somebody/act", "fingerprint": "b" * 64},
+        "datasets": [{"path": "/home/somebody/lift_the_can", "identity": "d" * 64}],
+        "distilled_from": [
+            {"path": "/home/somebody/lift", "checkpoint": "best", "checksum": "c" * 64}
+        ],
+        "updates": 4000,
+        "seed": 3,
+    }
+    (whole / "policy/PROVENANCE.json").write_text(json.dumps(about))
+    (whole / "table.md").write_text("| task | base | distilled |\n")
     assert export(whole, tmp_path / "out") == whole
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"- dataset lift_the_can, `{'d' * 64}`" in card
+    assert f"- residual lift, checkpoint best, checksum `{'c' * 64}`" in card
+    assert "| task | base | distilled |" in card
+    assert "somebody" not in card
     assert open_checkpoint(tmp_path / "out").fingerprint() == open_checkpoint(None).fingerprint()
 
 
