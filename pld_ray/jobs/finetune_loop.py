@@ -107,7 +107,8 @@ class FinetuneLoop:
                 self.state.train_wall_s += time.monotonic() - clock
                 on_samples(config.algorithm.batch_size)
                 if trainer.updates % RECORD_UPDATES == 0:
-                    self.record({name: float(np.mean(v)) for name, v in collected.items()})
+                    means = {name: float(np.mean(v)) for name, v in collected.items()}
+                    self.record({**means, **trainer.memory()})
                     collected = {}
                 self._evaluate_when_due()
                 if self.state.checkpoint_due(trainer.updates, config.checkpoint.interval_steps):

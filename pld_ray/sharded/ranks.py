@@ -46,6 +46,10 @@ class Ranks:
         dist.all_reduce(total)
         return total.tolist()
 
+    def gather(self, value: float) -> list[float]:
+        """Each rank's value, on all of them."""
+        return self.sum([value if rank == self.rank else 0.0 for rank in range(self.number)])
+
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """In place, over all ranks, of parameters that each rank holds whole."""
         gradients = [p.grad for p in parameters if p.grad is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import resource
 
 import torch
 from torch import Tensor, nn
@@ -116,3 +117,10 @@ def held_bytes(module: nn.Module) -> int:
     """Bytes of the parameters that this rank holds."""
     local = (p.to_local() if isinstance(p, DTensor) else p for p in module.parameters())
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
+
+
+def most_held_gb(device: str) -> float:
+    """The most that this process has held so far: of its GPU, or resident on CPUs."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

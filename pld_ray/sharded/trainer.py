@@ -40,7 +40,7 @@ from pld_ray.sharded.components import (
 )
 from pld_ray.sharded.optimization import learning_rate_share, make_average, make_optimizer
 from pld_ray.sharded.ranks import ALONE, Ranks
-from pld_ray.sharded.shards import Sharding, clip_gradients
+from pld_ray.sharded.shards import Sharding, clip_gradients, most_held_gb
 from pld_ray.sharded.trainee import Trainee
 
 Batch = dict[str, Any]
@@ -120,6 +120,12 @@ class Trainer:
         self.updates += 1
         learning_rate = max(group["lr"] for group in self.optimizer.param_groups)
         return {**metrics, "grad_norm": float(norm), "learning_rate": learning_rate}
+
+    def memory(self) -> dict[str, float]:
+        """`memory/most_gb` of any rank so far; `memory/balance`, the ranks' mean over it."""
+        held = self.ranks.gather(most_held_gb(self.device))
+        most = max(held)
+        return {"memory/most_gb": most, "memory/balance": sum(held) / len(held) / most}
 
     @torch.no_grad()
     def validation_loss(self, batches: Sequence[Batch]) -> float:

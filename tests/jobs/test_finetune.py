@@ -36,7 +36,9 @@ def configured(dataset: str, folder: pathlib.Path, *flags: str) -> FinetuneConfi
 
 def figures(folder: pathlib.Path) -> list[dict[str, float]]:
     rows = read_history(folder / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+    return [
+        {k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows
+    ]
 
 
 def test_a_run_from_the_command_line_to_a_policy_that_is_played(dataset, tmp_path, capsys):

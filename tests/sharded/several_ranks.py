@@ -90,8 +90,9 @@ def trained(
         components.write(folder / out)
     policies = (trainer.policy, trainer.average.module)
     share = max(held_bytes(policy) for policy in policies) / whole
+    memory = trainer.memory()
     if ranks.first:
-        figures |= {"validation": loss, "share": share}
+        figures |= {"validation": loss, "share": share, **memory}
         (folder / out / FIGURES).write_text(json.dumps(figures))
 
 

@@ -24,6 +24,9 @@ def test_two_ranks_are_one_process_with_twice_the_micro_batches(folder):
     one, two = (json.loads((folder / name / FIGURES).read_text()) for name in ("one", "two"))
     assert two.pop("share") <= 0.6
     assert one.pop("share") == 1.0
+    assert one.pop("memory/balance") == 1.0
+    assert 0.5 < two.pop("memory/balance") <= 1.0
+    assert min(run.pop("memory/most_gb") for run in (one, two)) > 0.1
     assert two == pytest.approx(one, rel=1e-5)
 
 
