@@ -65,11 +65,14 @@ def project(probability: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor
     Returns:
         probabilities of the target [B, Z], each row summing to 1.
     """
-    spacing = atoms[1] - atoms[0]
+    last = len(atoms) - 1
     moved = reward[:, None] + discount[:, None] * atoms
-    moved = moved.clamp(float(atoms[0]), float(atoms[-1]))
-    share = (1.0 - (moved[:, None, :] - atoms[:, None]).abs() / spacing).clamp(min=0.0)
-    return torch.einsum("bzy,by->bz", share, probability)
+    place = ((moved - atoms[0]) / (atoms[1] - atoms[0])).clamp(0, last)  # counted in atoms
+    below = place.floor().clamp(max=last - 1)
+    above = place - below
+    target = torch.zeros_like(probability)
+    target.scatter_add_(1, below.long(), (1.0 - above) * probability)
+    return target.scatter_add_(1, below.long() + 1, above * probability)
 
 
 def cross_entropy(log_prob: Tensor, target: Tensor) -> Tensor:
