@@ -15,6 +15,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from experiments.studies.critic_beliefs import networks_of
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.evaluation.play import Act, EpisodeResult, play_init_states
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object a condition")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # networks this small are slower with more
     run = RunDir(args.run)
     config = run.load_config()
     _, vector = divided(ResidualSACConfig.of_run(config).env_config)
