@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.finetune import FinetuneConfig
-from pld_ray.config.groups import PolicyConfig
+from pld_ray.config.policy import PolicyConfig
 from pld_ray.config.train import ConfigError, TrainConfig
 from pld_ray.options import option, with_default
 

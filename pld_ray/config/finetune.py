@@ -9,10 +9,10 @@ from pld_ray.config.groups import (
     CheckpointConfig,
     EnvConfig,
     PlacementConfig,
-    PolicyConfig,
     RunnersConfig,
     TrackingConfig,
 )
+from pld_ray.config.policy import PolicyConfig
 from pld_ray.config.train import ConfigError, TrainConfig, check_declared
 from pld_ray.options import option, with_default
 

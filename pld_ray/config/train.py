@@ -11,11 +11,11 @@ from pld_ray.config.groups import (
     EnvConfig,
     EvaluationConfig,
     PlacementConfig,
-    PolicyConfig,
     RunnersConfig,
     TrackingConfig,
 )
 from pld_ray.config.intervention import InterventionConfig
+from pld_ray.config.policy import PolicyConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.errors import UserError
 from pld_ray.options import check_options, option

@@ -10,8 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-EMBEDDED_ACT = Path(__file__).parent / "weights" / "pld_tabletop_act"
-"""The ACT policy that ships with the library; PROVENANCE.json beside it says how it was made."""
+from pld_ray.config.policy import EMBEDDED_POLICIES
+
+EMBEDDED_WEIGHTS = Path(__file__).parent / "weights"
+"""Policies that ship with the library; PROVENANCE.json in each says how it was made."""
+EMBEDDED_ACT = EMBEDDED_WEIGHTS / "pld_tabletop_act"
+"""The one that is taken where none is named."""
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -72,8 +76,9 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     back with random weights when `model.safetensors` is missing; both are refused here.
 
     Args:
-        path: the directory, or a hub name `owner/name`, which is downloaded (with
-            `HF_HUB_OFFLINE=1` it must be in the cache); None is the embedded ACT policy.
+        path: the directory, the name of one of EMBEDDED_POLICIES, or a hub name `owner/name`,
+            which is downloaded (with `HF_HUB_OFFLINE=1` it must be in the cache); None is the
+            embedded ACT policy.
 
     Raises:
         FileNotFoundError: not a directory, not to be had from the hub, or one of its files is
@@ -83,6 +88,8 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     """
     if path is None:
         directory, from_hub = EMBEDDED_ACT, False
+    elif str(path) in EMBEDDED_POLICIES:
+        directory, from_hub = EMBEDDED_WEIGHTS / path, False
     elif Path(path).expanduser().is_dir():
         directory, from_hub = Path(path).expanduser(), False
     else:

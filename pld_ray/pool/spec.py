@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from pld_ray.config.groups import PoolOptions
+from pld_ray.config.policy import PoolOptions
 from pld_ray.options import check_options, option
 from pld_ray.policies import BasePolicy
 from pld_ray.policies.checkpoint import open_checkpoint

@@ -15,9 +15,9 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config import PlacementConfig, PolicyConfig, TrainConfig, check_sampling
-from pld_ray.config.groups import PoolOptions
 from pld_ray.config.intervention import InterventionConfig
 from pld_ray.config.learner import LearnerParams
+from pld_ray.config.policy import PoolOptions
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
 from pld_ray.networks.encoders import image_shapes

@@ -6,14 +6,22 @@ import numpy as np
 import pytest
 
 import envs
-from pld_ray.policies import EMBEDDED_ACT, ChunkCache, load_base_policy
+from pld_ray.config import TrainConfig
+from pld_ray.config.policy import EMBEDDED_POLICIES
+from pld_ray.options import check_paths
+from pld_ray.policies import EMBEDDED_ACT, ChunkCache, load_base_policy, open_checkpoint
 
 DEFAULT_TASK = "pick_up_the_can_and_place_it_in_the_bin"
+ONE_DEMONSTRATION = "pld_tabletop_act_one_demonstration"
+
+
+def provenance_of(name):
+    return json.loads((EMBEDDED_ACT.parent / name / "PROVENANCE.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def provenance():
-    return json.loads((EMBEDDED_ACT / "PROVENANCE.json").read_text())
+    return provenance_of(EMBEDDED_ACT.name)
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +29,26 @@ def policy():
     return load_base_policy()
 
 
-def test_weights_are_the_described_ones(policy, provenance):
-    assert policy.fingerprint == provenance["fingerprint"]
-    assert (EMBEDDED_ACT / "model.safetensors").stat().st_size < 2_000_000
+@pytest.mark.parametrize("name", EMBEDDED_POLICIES)
+def test_weights_are_the_described_ones(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a name, from wherever the command is called
+    config = TrainConfig()
+    config.policy.path = name
+    check_paths(config)
+    checkpoint = open_checkpoint(config.policy.path)
+    assert checkpoint.fingerprint() == provenance_of(name)["fingerprint"]
+    assert sum(file.stat().st_size for file in checkpoint.weights) < 2_000_000
+    assert (load_base_policy(name).fingerprint == load_base_policy().fingerprint) == (
+        name == EMBEDDED_ACT.name
+    )
+
+
+def test_the_second_one_fails_for_want_of_data():
+    made = provenance_of(ONE_DEMONSTRATION)
+    assert {task["episodes"] for task in made["demonstrations"].values()} == {1}
+    evaluation = made["evaluation"][DEFAULT_TASK]
+    assert 0.35 <= evaluation["base"]["success"] <= 0.65
+    assert evaluation["base_and_oracle_residual"]["success"] >= 0.8
 
 
 def test_recorded_success_leaves_room_that_a_residual_can_fill(provenance):
