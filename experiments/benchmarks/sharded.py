@@ -10,6 +10,8 @@
   same weights, to 1e-6, as two processes that nobody stopped.
 - `param_memory_share`: the greatest share of the parameters' bytes that a process holds between two
   updates. The bar is 0.6.
+- `activation_checkpointing_share`: the most that an update of a tiny pi05 takes when activations
+  are computed again, over what it takes when they are kept.
 - `vs_lerobot_train`: samples per second of `pld-ray finetune`'s trainer over those of
   `lerobot_train`, the lesser of ACT and a tiny SmolVLA, see `sharded_lerobot.py`. The bar is 1.
 """
@@ -32,6 +34,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests/policies"))
 import torch
 from several_ranks import FIGURES, difference, train_in_all_ways
 from sharded_lerobot import versus_lerobot
+from tiny_trainers import activation_checkpointing_share
 
 SAME = 1e-6
 
@@ -56,6 +59,9 @@ def main() -> None:
             "two_vs_one_max_diff": difference(done / "one", done / "two"),
             "resume_equal": difference(done / "two", done / "two-last") <= SAME,
             "param_memory_share": round(figures["share"], 3),
+            "activation_checkpointing_share": round(
+                activation_checkpointing_share("pi05", folder / "memory"), 2
+            ),
             "vs_lerobot_train": round(min(act, smolvla), 2),
             "vs_lerobot_train_act": round(act, 2),
             "vs_lerobot_train_smolvla": round(smolvla, 2),

@@ -5,22 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_trainers import random_batch, save_tiny, tiny_trainer
-from torch.profiler import ProfilerActivity, profile
+from tiny_trainers import peak_bytes, random_batch, save_tiny, tiny_trainer
 
 from pld_ray.sharded.components import AVERAGE, OPTIMIZER, POLICY
-
-
-def peak_bytes(function, *arguments):
-    """The most that PyTorch held at once on the CPU beside what was there before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        function(*arguments)
-    found = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(found, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
 
 
 @pytest.mark.parametrize("kind", ["act", "smolvla", "pi05"])  # layer by layer, and LeRobot's own

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from policy_fixtures import save_act
+from torch.profiler import ProfilerActivity, profile
 
 from pld_ray.config.finetune import FinetuneConfig, FinetunedPolicyConfig, FinetuneParams
 from pld_ray.data.training_windows import Needed
@@ -55,3 +56,27 @@ def random_batch(needed: Needed, size: int) -> dict[str, Any]:
         "action_is_pad": torch.zeros(size, horizon, dtype=torch.bool),
         "task": ["lift the can"] * size,
     }
+
+
+def peak_bytes(function: Callable[..., Any], *arguments: Any) -> int:
+    """The most that PyTorch held at once on the CPU beside what was there before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        function(*arguments)
+    found = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(found, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def activation_checkpointing_share(kind: str, folder: pathlib.Path) -> float:
+    """What an update takes with it, over what it takes without; of a tiny policy, 16 windows."""
+    policy = save_tiny(kind, folder)
+    peaks = []
+    for again in (True, False):
+        with tiny_trainer(policy, activation_checkpointing=again) as trainer:
+            batch = random_batch(trainer.trainee.needed, 16)
+            trainer.update([batch])  # moments are there
+            peaks.append(peak_bytes(trainer.update, [batch]))
+    return peaks[0] / peaks[1]
