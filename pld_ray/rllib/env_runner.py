@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,9 @@ from pld_ray.rollout.make_intervenor import make_intervenor
 from pld_ray.rollout.messages import EpisodeBatch, Failure, PublishedWeights, SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv, Observation
+
+# RLlib registers the environment anew for every runner that a process makes
+warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single-agent-env")
 
 
 class OffPolicyEnvRunner(SingleAgentEnvRunner):
