@@ -15,7 +15,7 @@ import pathlib
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 import envs
 from pld_ray.files.atomic import write_json_atomically
@@ -35,8 +35,10 @@ def main() -> None:
     parser.add_argument("--validation_states", type=int, default=20)
     arguments, others = parser.parse_known_args()
     started = time.monotonic()
-    with ThreadPoolExecutor(arguments.parallel) as pool:
-        runs = list(pool.map(lambda task: residual(task, arguments), arguments.tasks))
+    try:
+        runs = residuals(arguments)
+    except KeyboardInterrupt:
+        sys.exit("stopped: the same command goes on with what is there")
     out = arguments.output_dir / "distilled"
     command = ["distill", *map(str, runs), f"--output_dir={out}", f"--seed={arguments.seed}"]
     held = f"--evaluation.held_states={arguments.held_states}"
@@ -46,6 +48,18 @@ def main() -> None:
     summary |= {"wall_s": wall_s, "seeds": [arguments.seed], "command": " ".join(sys.argv)}
     write_json_atomically(arguments.output_dir / "summary.json", summary)
     print(f"{wall_s} s; results: {out}")
+
+
+def residuals(arguments: argparse.Namespace) -> list[pathlib.Path]:
+    """Train the residuals, `--parallel` at a time; once one of them fails no other is begun."""
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        futures = [pool.submit(residual, task, arguments) for task in arguments.tasks]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        failed = [future for future in futures if not future.cancelled() and future.exception()]
+        return [future.result() for future in failed or futures]
 
 
 def residual(task: str, arguments: argparse.Namespace) -> pathlib.Path:
