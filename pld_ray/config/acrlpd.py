@@ -46,7 +46,16 @@ class ACRLPDParams(LearnerParams):
         "leaves them out.",
     )
     positive_share: float = option(
-        0.1, "Least share of windows of successful episodes in a batch.", within="[0, 1]"
+        0.1,
+        "Least share of windows of successful episodes in a batch, in each of its micro-batches.",
+        within="[0, 1]",
+    )
+    accumulation: int = option(
+        1,
+        "Micro-batches of an update for each learner, which bound its memory; times "
+        "`learners.num_learners` they must divide `batch_size`. Experimental: no run to the end "
+        "but at 1.",
+        within="[1, 4096]",
     )
 
     # --- the policy and its improvement ----------------------------------------------------------
@@ -178,6 +187,11 @@ class ACRLPDParams(LearnerParams):
             (self.actor == "lerobot") == (self.actor_path is not None),
             "actor_path",
             "the folder of a policy with actor=lerobot, and None with any other",
+        )
+        need(
+            self.batch_size % self.accumulation == 0,
+            "batch_size",
+            f"a multiple of accumulation={self.accumulation}",
         )
         self._check_encoder()
 

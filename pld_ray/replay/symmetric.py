@@ -80,6 +80,11 @@ class SymmetricReplay:
             return parts[0]
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
+    def seed(self, seed: int) -> None:
+        """What is drawn from here on follows from this number."""
+        for number, ring in enumerate((self.offline, self.online)):
+            ring.generator.manual_seed(2 * seed + number)
+
     def observations(self) -> Tensor:
         """Observation vectors of all that may be sampled [len(self), D], offline first."""
         return torch.cat([self.offline.observations(), self.online.observations()])

@@ -7,8 +7,8 @@ The equations are in `losses.py`; here is the order in which they are applied.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,21 +16,19 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from pld_ray.algorithm import categorical
-from pld_ray.algorithm.chunked import losses
 from pld_ray.algorithm.chunked.actor import DistilledActor
+from pld_ray.algorithm.chunked.micro_batches import Dealing, MicroBatch, mixed_seed
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.algorithm.chunked.objective import ChunkedObjective
 from pld_ray.algorithm.chunked.optimizers import target_pairs, trained_parameters
 from pld_ray.algorithm.compiled import compile_networks
 from pld_ray.algorithm.descent import Descent
-from pld_ray.algorithm.ensemble import draw_members, weighting_loss
-from pld_ray.algorithm.metrics import UpdateMetrics
 from pld_ray.algorithm.nonfinite import Batch, LossChecks
 from pld_ray.algorithm.optimizers import AllReduce
 from pld_ray.config.acrlpd import ACRLPDParams
 
-BPTT_DRAWS = 4
-"""Chunks of which `bptt` climbs the best."""
+DRAWS = ("windows", "critic", "actor", "one_step")
+"""What draws are for, in the order in which an update makes them."""
 
 
 class WindowReplay(Protocol):
@@ -46,9 +44,14 @@ class WindowReplay(Protocol):
         n_step: int,
     ) -> Batch: ...
 
+    def seed(self, seed: int) -> None: ...
 
-class ChunkedUpdate:
+
+class ChunkedUpdate(ChunkedObjective):
     """Gradient steps of Q-chunking; a loss that is not finite raises `NonFiniteLossError`.
+
+    With `accumulation` K a batch is made of K micro-batches, whose gradients are summed before an
+    optimiser makes its step: masked means are over all of them.
 
     Args:
         networks: what is trained.
@@ -58,6 +61,7 @@ class ChunkedUpdate:
         seed: of the update's own generator; the global one is never used.
         checks_at_once: losses looked at together, see `LossChecks`; None chooses by device.
         all_reduce: averages over several learners, in place; None is a single one.
+        dealing: which micro-batches are computed here; None is all.
     """
 
     def __init__(
@@ -69,10 +73,11 @@ class ChunkedUpdate:
         seed: int = 0,
         checks_at_once: int | None = None,
         all_reduce: AllReduce | None = None,
+        dealing: Dealing | None = None,
     ) -> None:
-        self.networks, self.replay, self.params = networks, replay, params
-        self.device = networks.action_low.device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        super().__init__(networks, params, seed)
+        self.replay = replay
+        self.dealing = dealing or Dealing.alone(params.accumulation)
         if params.critic_dropout:
             networks.critic.dropout_generator = self.generator
             networks.target_critic.dropout_generator = self.generator
@@ -84,8 +89,6 @@ class ChunkedUpdate:
         self.updates = 0
         self.all_reduce = all_reduce
         self.checks = LossChecks(self.device, checks_at_once)
-        low, high = params.value_range
-        self.metrics = UpdateMetrics((low, high), active_share=1.0)
         self.optimizers = dict(optimizers)
         self.descent = Descent(
             trained_parameters(networks),
@@ -113,18 +116,27 @@ class ChunkedUpdate:
         self.metrics.clear()
         self.checks.clear()
         for _ in range(num_updates):
-            self.step(self.sample())
+            self.step(self.micro_batches())
         self.checks.look()
         return self.metrics.means()
 
-    def sample(self) -> Batch:
+    def micro_batches(self) -> list[MicroBatch]:
+        """Those of the next update that are computed here."""
+        parts = self.dealing.parts
+        return [
+            MicroBatch(self.sample(turn), turn, 1.0 / parts if turn < parts else 0.0)
+            for turn in self.dealing.turns
+        ]
+
+    def sample(self, number: int = 0) -> Batch:
         """Windows of the replay, their actions in [-1, 1]; steps past the end are 0.
 
         Images of a trained encoder are shifted (DrQ).
         """
         params = self.params
+        self.draw_for(number, "windows")
         batch = self.replay.sample_windows(
-            params.batch_size,
+            params.batch_size // self.dealing.parts,
             params.horizon,
             params.gamma,
             params.positive_share,
@@ -135,142 +147,74 @@ class ChunkedUpdate:
         batch["actions"] = self.networks.to_unit(batch["actions"]) * batch["valid"].unsqueeze(-1)
         return batch
 
-    def step(self, batch: Batch) -> None:
+    def step(self, parts: Sequence[MicroBatch]) -> None:
         """One update of everything."""
-        networks = self.networks
-        seen = networks.seen(batch)
-        observation = networks.actor.observe(*seen)
-        x = networks.critic_encoder(*seen, networks.actor.features(observation))
-        self.update_critic(batch, x)
-        x = x.detach()
-        self.update_actor(batch, observation, x)
-        if isinstance(networks.actor, DistilledActor):
-            self.update_one_step(batch, observation.detach(), x)
+        self.update_critic(parts)
+        self.update_actor(parts)
+        if isinstance(self.networks.actor, DistilledActor):
+            self.update_one_step(parts)
         self.update_target()
         self.update_average()
         self.updates += 1
 
-    def update_critic(self, batch: Batch, x: Tensor) -> None:
-        """L_C: regress every critic onto the target."""
-        networks, critic = self.networks, self.networks.critic
-        with torch.no_grad():
-            target, distribution = self.td_target(batch)
-        weights = self.window_weights(batch)
-        total = self.total(weights)
-        outputs = networks.outputs(critic, x, batch["actions"])
-        q = critic.value(outputs.detach())
-        if distribution is None:
-            loss = losses.critic_loss(outputs, target, weights, total)
-        else:
-            loss = losses.categorical_loss(outputs, distribution, weights, total)
-        if critic.reduction_logits is not None:
-            loss = loss + weighting_loss(q, target, critic.reduction_logits)
-        self.descent.step("critic", self.params.critic_weight * loss, batch, self.updates)
-        self.metrics.record("q", q)
-        self.metrics.record("td_target", target)
+    def observe(self, part: MicroBatch, keeps: bool = True) -> None:
+        """What actor and critics make of a micro-batch.
 
-    def td_target(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """y [B], and of categorical critics its distribution [B, Z].
-
-        a' is one draw of the policy, or the best of N' draws by the online critics; the target
-        critics evaluate it.
+        Args:
+            keeps: what the actor made of it, with its graph, serves its losses too.
         """
-        networks, params = self.networks, self.params
-        seen = networks.seen(batch, successor=True)
-        observation = networks.actor.observe(*seen)
-        features = networks.actor.features(observation)
-        x = networks.critic_encoder(*seen, features)
-        noise = self.noise(params.target_draws, len(x), *networks.actor.noise_shape)
-        chunk = networks.choose(x, networks.actor.sample(observation, noise))
-        members = draw_members(params.num_critics, params.num_subsample_critics, self.generator)
-        critic = networks.target_critic
-        target_x = networks.target_encoder(*seen, features)
-        outputs = networks.outputs(critic, target_x, chunk, members)
-        logits: Tensor | None = critic.reduction_logits
-        if logits is not None and members is not None:
-            logits = logits[members]
-        reward, discount, reduction = batch["reward"], batch["discount"], params.target_reduction
-        if critic.num_atoms == 1:
-            return losses.td_target(reward, discount, outputs, reduction, logits), None
-        none = torch.zeros_like(reward)
-        probability, _ = categorical.choose_distribution(
-            outputs.unsqueeze(1), critic.atoms, none.unsqueeze(0), 0.0, reduction, False, logits
-        )
-        distribution = categorical.project(probability, reward, discount, critic.atoms)
-        return distribution @ critic.atoms, distribution
+        networks = self.networks
+        seen = networks.seen(part.batch)
+        with torch.set_grad_enabled(keeps):
+            observation = networks.actor.observe(*seen)
+            features = networks.actor.features(observation)
+        part.observation = observation if keeps else None
+        part.x = networks.critic_encoder(*seen, features)
 
-    def update_actor(self, batch: Batch, observation: Any, x: Tensor) -> None:
+    def update_critic(self, parts: Sequence[MicroBatch]) -> None:
+        """L_C: regress every critic onto the target."""
+        weights = [part.counted(self.window_weights(part.batch)) for part in parts]
+        total = self.total(weights)
+        for part, weight in zip(parts, weights, strict=True):
+            self.draw_for(part.number, "critic")
+            self.observe(part, keeps=len(parts) == 1)
+            loss = self.critic_loss(part, weight, total)
+            self.descent.add("critic", self.params.critic_weight * loss)
+            part.x = part.features.detach()
+        self.descent.apply("critic", parts[0].batch, self.updates)
+
+    def update_actor(self, parts: Sequence[MicroBatch]) -> None:
         """L_BC: clone what may be cloned; and L_A of `bptt` and `sac`: climb the online critics."""
-        chunks, weights = batch["actions"], self.cloning_weights(batch)
-        uniform = torch.rand(len(chunks), generator=self.generator, device=self.device)
-        loss = self.networks.actor.bc_loss(
-            observation,
-            chunks,
-            weights,
-            self.noise(len(chunks), *self.networks.actor.noise_shape),
-            losses.flow_time(uniform),
-            self.total(weights),
-        )
-        loss = self.params.bc_weight * loss
-        log_prob = None
-        if self.params.improvement in ("bptt", "sac"):
-            climbing, log_prob = self.climb(observation, x)
-            loss = loss + self.params.actor_weight * climbing
-        self.descent.step(self.networks.actor.kind, loss, batch, self.updates)
-        self.metrics.record("positive_share", weights.amax(1).mean())
-        if log_prob is not None and self.networks.log_alpha is not None:
-            self.update_temperature(batch, log_prob)
-
-    def climb(self, observation: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """L_A of `bptt`, through the flow's steps; or of `sac`, with the chunks' log pi [B]."""
-        networks, critic = self.networks, self.networks.critic
-        logits = None if critic.reduction_logits is None else critic.reduction_logits.detach()
-        reduction = self.params.actor_reduction
-        if self.params.improvement == "bptt":
-            noise = self.noise(BPTT_DRAWS, len(x), *networks.actor.noise_shape)
-            q = networks.judge(x, networks.actor.sample(observation, noise))
-            self.metrics.record("q_policy", q.detach())
-            return losses.climbing_loss(q, reduction, logits), None
-        chunks, log_prob = networks.actor.draw(observation, self.noise(len(x), *self.chunk_shape))
-        q = critic.value(networks.outputs(critic, x, chunks))
-        self.metrics.record("q_policy", q.detach())
-        alpha = (
-            networks.log_alpha.detach().exp() if networks.log_alpha is not None else q.new_zeros(1)
-        )
-        return losses.sac_loss(log_prob, q, alpha, reduction, logits), log_prob
-
-    def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
-        """Move the entropy of chunks towards `target_entropy`."""
-        log_alpha = self.networks.log_alpha
-        assert log_alpha is not None
-        target = self.params.target_entropy
-        target = -0.5 * math.prod(self.chunk_shape) if target is None else target
-        loss = losses.temperature_loss(log_alpha, log_prob, target)
-        self.descent.step("temperature", loss, batch, self.updates)
-        self.metrics.record("temperature", log_alpha.detach().exp())
-        self.metrics.record("entropy", -log_prob.detach().mean())
-
-    def update_one_step(self, batch: Batch, observation: Tensor, x: Tensor) -> None:
-        """L_A of `distill`: follow the flow, and climb the online critics."""
         networks, params = self.networks, self.params
-        actor, critic = networks.actor, networks.critic
-        assert isinstance(actor, DistilledActor)
-        noise = self.noise(*batch["actions"].shape)
-        with torch.no_grad():
-            flow_chunks = actor.flow.sample(observation, noise)
-        chunks = actor.propose(observation, noise)
-        q = critic.value(networks.outputs(critic, x, chunks.clamp(-1.0, 1.0)))
-        logits = critic.reduction_logits
-        loss = losses.distill_loss(
-            chunks,
-            flow_chunks,
-            q,
-            params.distill_alpha,
-            params.actor_reduction,
-            None if logits is None else logits.detach(),
-        )
-        self.descent.step("one_step", params.actor_weight * loss, batch, self.updates)
-        self.metrics.record("q_policy", q.detach())
+        weights = [part.counted(self.cloning_weights(part.batch)) for part in parts]
+        total = self.total(weights)
+        for part, weight in zip(parts, weights, strict=True):
+            self.draw_for(part.number, "actor")
+            if part.observation is None:
+                part.observation = networks.actor.observe(*networks.seen(part.batch))
+            loss = params.bc_weight * self.bc_loss(part, weight, total)
+            log_prob = None
+            if params.improvement in ("bptt", "sac"):
+                climbing, log_prob = self.climb(part)
+                loss = loss + params.actor_weight * part.share * climbing
+            self.descent.add(networks.actor.kind, loss)
+            self.record(part, "positive_share", weight.amax(1).mean())
+            if log_prob is not None and networks.log_alpha is not None:
+                self.descent.add("temperature", part.share * self.temperature_loss(part, log_prob))
+            kept = isinstance(part.observation, Tensor)
+            part.observation = part.observation.detach() if kept else None
+        self.descent.apply(networks.actor.kind, parts[0].batch, self.updates)
+        if networks.log_alpha is not None:
+            self.descent.apply("temperature", parts[0].batch, self.updates)
+            self.metrics.record("temperature", networks.log_alpha.detach().exp())
+
+    def update_one_step(self, parts: Sequence[MicroBatch]) -> None:
+        """L_A of `distill`: follow the flow, and climb the online critics."""
+        for part in parts:
+            self.draw_for(part.number, "one_step")
+            loss = self.params.actor_weight * part.share * self.distill_loss(part)
+            self.descent.add("one_step", loss)
+        self.descent.apply("one_step", parts[0].batch, self.updates)
 
     def update_target(self) -> None:
         """phi_bar <- (1 - tau) phi_bar + tau phi."""
@@ -283,11 +227,6 @@ class ChunkedUpdate:
             torch._foreach_lerp_(self.average, self.averaged, 1.0 - self.params.ema_decay)
 
     # --- pieces of it ----------------------------------------------------------------------------
-
-    @property
-    def chunk_shape(self) -> tuple[int, int]:
-        """H, A."""
-        return self.params.horizon, self.networks.action_dim
 
     @staticmethod
     def trained_pairs(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
@@ -307,16 +246,20 @@ class ChunkedUpdate:
             return valid
         return valid * batch["positive"].unsqueeze(1)
 
-    def total(self, weights: Tensor) -> Tensor:
-        """sum(w), of several learners the mean of theirs: their gradients are averaged too."""
-        total = weights.sum()
+    def total(self, weights: Sequence[Tensor]) -> Tensor:
+        """sum(w) over micro-batches; of several learners the mean of theirs, as of gradients."""
+        total = reduce(torch.add, [weight.sum() for weight in weights])
         if self.all_reduce is not None:
             self.all_reduce([total])
         return total
 
-    def noise(self, *shape: int) -> Tensor:
-        """Standard normal draws."""
-        return torch.randn(shape, generator=self.generator, device=self.device)
+    def draw_for(self, number: int, what: str) -> None:
+        """What is drawn next is for this micro-batch."""
+        if self.dealing.numbered:
+            seed = mixed_seed(self.seed, self.updates, number, DRAWS.index(what))
+            self.generator.manual_seed(seed)
+            if what == "windows":
+                self.replay.seed(seed)
 
     # --- state -----------------------------------------------------------------------------------
 

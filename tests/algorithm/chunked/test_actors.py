@@ -8,6 +8,7 @@ from chunked_fixtures import A, H, make_update, state
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from pld_ray.algorithm.chunked.actor import GaussianActor
+from pld_ray.algorithm.chunked.micro_batches import MicroBatch
 
 B, D = 5, 4
 GAUSSIAN = {"actor": "gaussian", "improvement": "sac"}
@@ -57,7 +58,7 @@ def test_sac_climbs_q_with_its_entropy_and_the_temperature_follows():
     batch = update.sample()
     x = networks.seen(batch).vector
     kept = update.generator.get_state()
-    loss, log_prob = update.climb(x, x)
+    loss, log_prob = update.climb(MicroBatch({}, observation=x, x=x))
     update.generator.set_state(kept)
     chunks, expected = networks.actor.draw(x, update.noise(16, H, A))
     q = torch.stack(
@@ -72,7 +73,7 @@ def test_sac_climbs_q_with_its_entropy_and_the_temperature_follows():
     means = update.run(3)
     assert means["temperature"] > 0.5  # the entropy is below its target
     assert {"gaussian_loss", "entropy", "q_policy", "temperature_loss"} <= means.keys()
-    update.update_actor(update.sample(), x, x)
+    update.update_actor([MicroBatch(update.sample(), observation=x, x=x)])
     assert before.keys() == state(networks.critic).keys()
 
 
@@ -83,7 +84,7 @@ def test_the_actor_s_loss_trains_the_actor_alone(options):
     batch = update.sample()
     x = networks.seen(batch).vector
     critic, actor = state(networks.critic), state(networks.actor)
-    update.update_actor(batch, x, x)
+    update.update_actor([MicroBatch(batch, observation=x, x=x)])
     assert all(torch.equal(v, critic[k]) for k, v in networks.critic.state_dict().items())
     assert any(not torch.equal(v, actor[k]) for k, v in networks.actor.state_dict().items())
 
@@ -93,7 +94,7 @@ def test_bptt_climbs_the_best_of_four_through_the_flow_s_steps():
     networks = update.networks
     x = networks.seen(update.sample()).vector
     kept = update.generator.get_state()
-    loss, log_prob = update.climb(x, x)
+    loss, log_prob = update.climb(MicroBatch({}, observation=x, x=x))
     assert log_prob is None
     update.generator.set_state(kept)
     chunks = networks.actor.sample(x, update.noise(4, 16, H, A))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from chunked_fixtures import CAMERA, SMALL_CNN, A, D, H, make_update, pictures, state
 
+from pld_ray.algorithm.chunked.micro_batches import MicroBatch
 from pld_ray.algorithm.chunked.optimizers import trained_parameters
 from pld_ray.networks.augmentation import random_shift
 
@@ -30,21 +31,18 @@ def observation(rows=3):
 @pytest.mark.parametrize("options", ACTORS)
 def test_each_loss_trains_its_own_encoder(options):
     update = seeing(**options)
-    networks, batch = update.networks, update.sample()
-    seen = networks.seen(batch)
-    own = networks.actor.observe(*seen)
-    x = networks.critic_encoder(*seen, networks.actor.features(own))
+    networks, part = update.networks, MicroBatch(update.sample())
     before = state(networks)
-    update.update_critic(batch, x)
+    update.update_critic([part])
     assert {key.split(".")[0] for key in changed(before, networks)} == {"critic", "critic_encoder"}
     assert "critic_encoder.backbone.layers.0.weight" in changed(before, networks)
     before = state(networks)
-    update.update_actor(batch, own, x.detach())
+    update.update_actor([part])
     assert {key.split(".")[0] for key in changed(before, networks)} == {"actor"}
     assert any("backbone" in key for key in changed(before, networks))
     if "one_step" in trained_parameters(networks):  # reads the flow's encoder, trains nothing of it
         before = state(networks)
-        update.update_one_step(batch, networks.actor.observe(*seen).detach(), x.detach())
+        update.update_one_step([part])
         assert all(key.startswith("actor.one_step.") for key in changed(before, networks))
     groups = [id(p) for group in trained_parameters(networks).values() for p in group]
     assert len(groups) == len(set(groups))
@@ -54,7 +52,7 @@ def test_the_average_and_the_targets_follow_with_their_encoders():
     update = seeing(ema_decay=0.5, tau=0.25)
     networks = update.networks
     before = state(networks)
-    update.step(update.sample())
+    update.step(update.micro_batches())
     after, weight = state(networks), "heads.0.project.0.weight"
     for slow, fast, share in (
         (f"ema_actor.encoder.{weight}", f"actor.encoder.{weight}", 0.5),

@@ -8,6 +8,7 @@ import torch
 from chunked_fixtures import A, D, H, episodes, make_update, state
 
 from pld_ray.algorithm.chunked import losses
+from pld_ray.algorithm.chunked.micro_batches import MicroBatch
 from pld_ray.algorithm.nonfinite import NonFiniteLossError
 
 
@@ -20,16 +21,15 @@ def changed(before, module):
 def test_losses_do_not_cross(improvement, atoms):
     update = make_update(improvement=improvement, critic_atoms=atoms)
     networks = update.networks
-    batch = update.sample()
-    observation = networks.actor.observe(*networks.seen(batch))
-    x = networks.critic_encoder(*networks.seen(batch))
+    micro_batch = MicroBatch(update.sample())
+    update.observe(micro_batch)
     parts = {"critic": networks.critic, "flow": networks.actor}
     if improvement == "distill":
         parts |= {"flow": networks.actor.flow, "one_step": networks.actor.one_step}
     steps = {
-        "critic": lambda: update.update_critic(batch, x),
-        "flow": lambda: update.update_actor(batch, observation, x),
-        "one_step": lambda: update.update_one_step(batch, observation, x),
+        "critic": lambda: update.update_critic([micro_batch]),
+        "flow": lambda: update.update_actor([micro_batch]),
+        "one_step": lambda: update.update_one_step([micro_batch]),
     }
     for name in parts:
         before = {other: state(module) for other, module in parts.items()}
