@@ -63,9 +63,14 @@ def make_optimizers(networks: Any, params: ResidualSACParams) -> dict[str, Optim
 
 
 def make_adams(
-    groups: Mapping[str, Sequence[nn.Parameter]], rates: Mapping[str, float], weight_decay: float
+    groups: Mapping[str, Sequence[Any]], rates: Mapping[str, float], weight_decay: float
 ) -> dict[str, Optimizer]:
-    """Fused Adam for each group, AdamW with weight decay; a temperature never decays."""
+    """Fused Adam for each group, AdamW with weight decay; a temperature never decays.
+
+    Args:
+        groups: name -> parameters, or groups of them as PyTorch's optimisers take them.
+        rates: name -> learning rate.
+    """
     return {
         name: torch.optim.AdamW(
             list(group),

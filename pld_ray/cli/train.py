@@ -113,9 +113,10 @@ def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig
 def check(config: TrainConfig) -> int:
     """`--dry_run`."""
     from pld_ray.jobs.build import check_environment
-    from pld_ray.jobs.train import check_strategy
+    from pld_ray.jobs.train import check_learners, check_strategy
 
     check_strategy(config)
+    check_learners(config)
     online, offline = (
         f"{size / 1e6:,.0f} MB {name}" for name, size in check_environment(config).items()
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.config.finetune import FinetuneConfig, LearnersConfig, check_learners
 from pld_ray.config.policy import PolicyConfig
 from pld_ray.config.train import ConfigError, TrainConfig
 from pld_ray.options import option, with_default
@@ -23,6 +23,32 @@ class NoPolicyConfig(PolicyConfig):
         "`inline`: what is learnt plays in each env runner. `pool`: in Ray actors, for big actors; "
         "runners then hold no networks. Experimental: no big policy has played there.",
     )
+    batch_rows: int | None = option(
+        None,
+        "With `pool` and actor=lerobot: observations of each network call of a replica, of several "
+        "requests together, padded where fewer wait, so that no chunk depends on its neighbours. "
+        "None computes one by one, bit for bit what `inline` does. Experimental.",
+        within="[2, 4096]",
+    )
+
+
+@dataclass
+class OfflineLearnersConfig(LearnersConfig):
+    """Processes that make the offline updates together, each with a part of the actor."""
+
+    num_learners: int = option(
+        0,
+        "0 makes the offline updates where the online ones are made; more are workers of Ray Train "
+        "that make them together, with actor=lerobot: they take the micro-batches in turn and "
+        "shard the actor, its average and its optimiser (FSDP2). One process then goes on online. "
+        "Experimental: tried with two on CPUs and a policy in miniature.",
+        within="[0, 4096]",
+    )
+    checkpoint_updates: int = option(
+        1_000,
+        "Offline updates between checkpoints, from which they go on when one of them was lost.",
+        within="[1, 1e10]",
+    )
 
 
 @dataclass
@@ -32,6 +58,8 @@ class ACRLPDTrainConfig(TrainConfig):
     policy: NoPolicyConfig = field(default_factory=NoPolicyConfig)
     algorithm: ACRLPDParams = field(default_factory=ACRLPDParams)  # type: ignore[assignment]
     demo_episodes: Literal["successes", "all"] = with_default(TrainConfig, "demo_episodes", "all")
+    # runs of before there were learners lack it: `ray_address` is the last key that each has
+    learners: OfflineLearnersConfig = field(default_factory=OfflineLearnersConfig)
 
     def validate(self) -> None:
         """As `TrainConfig.validate`; further, there is nothing of a base policy to keep."""
@@ -39,12 +67,71 @@ class ACRLPDTrainConfig(TrainConfig):
         for name in ("offline_cache", "pretrained_critic"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name} is of pld-ray train: pld-ray acrlpd has no base policy")
-        pooled, runners = self.uses_pool, self.runners
+        pooled, runners, rows = self.uses_pool, self.runners, self.policy.batch_rows
+        if rows is not None:
+            check_batch_rows(rows, pooled, self.algorithm.actor, self.policy.max_batch_size)
         check_pool(pooled, runners.sampling, self.evaluation.num_env_runners)
+        if self.learners.num_learners:
+            self._check_learners()
+
+    def _check_learners(self) -> None:
+        """Refuse what has nothing to be sharded, or could not be gone on with."""
+        params, number = self.algorithm, self.learners.num_learners
+        check_learners(self.learners, params.batch_size, params.accumulation)
+        asked = f"learners.num_learners={number}"
+        if params.actor != "lerobot":
+            raise ConfigError(
+                f"{asked} with algorithm.actor={params.actor}: they shard the big policy of "
+                "actor=lerobot, and this one is small; set learners.num_learners=0"
+            )
+        if params.offline_updates == 0:
+            raise ConfigError(
+                f"{asked} with algorithm.offline_updates=0: they make the offline updates, and "
+                "there are none; set learners.num_learners=0"
+            )
+        if params.compile_backend != "none":
+            raise ConfigError(
+                f"{asked} with algorithm.compile_backend={params.compile_backend}: what is sharded "
+                "is not compiled; set it to none"
+            )
+        if self.runners.num_learners > 1:
+            raise ConfigError(
+                f"{asked} with runners.num_learners={self.runners.num_learners}: one learner goes "
+                "on from the checkpoint that they leave; set runners.num_learners=0"
+            )
+        if self.ray_port is not None:
+            raise ConfigError(
+                f"{asked} with ray_port={self.ray_port}: the Ray of the offline updates ends with "
+                "them, and those who have joined it would be lost; start a Ray and name it with "
+                "ray_address"
+            )
+
+    @property
+    def micro_batches(self) -> int:
+        """Of an update, of all learners together; one that goes on alone has as many."""
+        return self.algorithm.accumulation * max(1, self.learners.num_learners)
 
     @property
     def uses_pool(self) -> bool:
         return self.policy.placement == "pool"
+
+
+def check_batch_rows(rows: int, pooled: bool, actor: str, max_batch_size: int) -> None:
+    """Refuse batches where there are none, or that requests could never fill.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if not pooled or actor != "lerobot":
+        raise ConfigError(
+            f"policy.batch_rows={rows}: must be null but with policy.placement=pool and "
+            "algorithm.actor=lerobot, whose observations are computed together"
+        )
+    if rows > max_batch_size:
+        raise ConfigError(
+            f"policy.batch_rows={rows}: must be at most policy.max_batch_size={max_batch_size}, "
+            "the rows that a replica takes together"
+        )
 
 
 def check_pool(pooled: bool, sampling: str, evaluation_runners: int) -> None:

@@ -223,36 +223,44 @@ class FinetuneConfig:
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
         check_declared(self)
-        batch, micro = self.algorithm.batch_size, self.algorithm.accumulation
         learners = self.learners
-        parts = micro * max(1, learners.num_learners)
-        if batch % parts:
-            by = f"algorithm.accumulation={micro}"
-            if learners.num_learners > 1:
-                by += f" times learners.num_learners={learners.num_learners}"
-            raise ConfigError(
-                f"algorithm.batch_size={batch}: must be a multiple of {by}, such as "
-                f"{(batch // parts + 1) * parts}"
-            )
+        check_learners(learners, self.algorithm.batch_size, self.algorithm.accumulation)
         if self.algorithm.precision == self.policy.dtype == "bfloat16":
             raise ConfigError(
                 "policy.dtype=bfloat16 trains weights that are bfloat16 themselves, and "
                 "algorithm.precision=bfloat16 float32 weights: give one of the two"
             )
-        if learners.num_learners % learners.replicas:
-            raise ConfigError(
-                f"learners.replicas={learners.replicas}: must divide learners.num_learners="
-                f"{learners.num_learners}"
-            )
         if learners.num_learners and self.device == "cuda" and not learners.num_gpus_per_learner:
             raise ConfigError("device=cuda: learners need learners.num_gpus_per_learner above 0")
-        if learners.min_learners is not None and learners.min_learners > learners.num_learners:
-            raise ConfigError(
-                f"learners.min_learners={learners.min_learners}: must be at most "
-                f"learners.num_learners={learners.num_learners}"
-            )
         if self.dataset_weights and len(self.dataset_weights) != len(self.dataset):
             raise ConfigError(
                 f"dataset_weights has {len(self.dataset_weights)} entries for "
                 f"{len(self.dataset)} datasets: give one for each, or none"
             )
+
+
+def check_learners(learners: LearnersConfig, batch_size: int, accumulation: int) -> None:
+    """Refuse learners among whom a batch cannot be divided, or who do not fit each other.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    parts = accumulation * max(1, learners.num_learners)
+    if batch_size % parts:
+        by = f"algorithm.accumulation={accumulation}"
+        if learners.num_learners > 1:
+            by += f" times learners.num_learners={learners.num_learners}"
+        raise ConfigError(
+            f"algorithm.batch_size={batch_size}: must be a multiple of {by}, such as "
+            f"{(batch_size // parts + 1) * parts}"
+        )
+    if learners.num_learners % learners.replicas:
+        raise ConfigError(
+            f"learners.replicas={learners.replicas}: must divide learners.num_learners="
+            f"{learners.num_learners}"
+        )
+    if learners.min_learners is not None and learners.min_learners > learners.num_learners:
+        raise ConfigError(
+            f"learners.min_learners={learners.min_learners}: must be at most "
+            f"learners.num_learners={learners.num_learners}"
+        )

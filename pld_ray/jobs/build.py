@@ -28,6 +28,7 @@ from pld_ray.algorithm.stored_columns import (
 from pld_ray.columns import SUCCESS, VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.start_check import check_start
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, check_alike, check_fits, episodes_in
@@ -195,7 +196,10 @@ def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
     critics = params.num_critics
     networks = 4 * weights * (4 * (1 + critics) + critics)
     draws = params.target_draws if isinstance(params, ACRLPDParams) else 1
-    batch = 4 * params.batch_size * draws * sum(widths) * critics
+    rows = draws * params.batch_size
+    if isinstance(config, ACRLPDTrainConfig):
+        rows //= config.micro_batches
+    batch = 4 * rows * sum(widths) * critics
     total = machine_memory()
     if networks + batch > total:
         raise ConfigError(
@@ -205,19 +209,22 @@ def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:
             f"algorithm.batch_size={params.batch_size}"
             + (f" or algorithm.target_candidates={draws}" if draws > 1 else "")
         )
-    if isinstance(params, ACRLPDParams):
-        check_candidates(params)
+    if isinstance(config, ACRLPDTrainConfig):
+        check_candidates(config)
 
 
-def check_candidates(params: ACRLPDParams) -> None:
+def check_candidates(config: ACRLPDTrainConfig) -> None:
     """Raise ConfigError if the keys and values of a policy's candidates cannot fit."""
+    params = config.algorithm
     facts, total = actor_facts(params), machine_memory()
-    rows = max(params.batch_size * params.target_draws, params.acting_candidates)
+    learnt = params.batch_size // config.micro_batches * params.target_draws
+    rows = max(learnt, (config.policy.batch_rows or 1) * params.acting_candidates)
     if facts is not None and rows * facts.cache_bytes > total:
         raise ConfigError(
             f"what {facts.checkpoint.directory} keeps of an observation would take at least "
             f"{rows * facts.cache_bytes / 1e9:,.0f} GB for {rows:,} candidates, and this machine "
-            f"has {total / 1e9:.1f} GB: lower algorithm.batch_size={params.batch_size}, "
+            f"has {total / 1e9:.1f} GB: raise algorithm.accumulation={params.accumulation}, or "
+            f"lower algorithm.batch_size={params.batch_size}, "
             f"algorithm.target_candidates={params.target_candidates} or "
             f"algorithm.num_candidates={params.num_candidates}"
         )

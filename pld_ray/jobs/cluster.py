@@ -16,9 +16,12 @@ from typing import Any
 import ray
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 
 Resources = dict[str, float]
+Asked = list[tuple[str, Resources]]
+"""Role and resources of each process."""
 START_ATTEMPTS = 3
 TOO_SLOW = "timed out during startup"
 GCS_PORT = "RAY_GCS_SERVER_PORT"
@@ -51,8 +54,15 @@ def closed_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def start_ray(config: TrainConfig | FinetuneConfig, ray_address: str | None = None) -> bool:
+def start_ray(
+    config: TrainConfig | FinetuneConfig, ray_address: str | None = None, asked: Asked | None = None
+) -> bool:
     """Join the cluster that `ray_address`, the configuration or RAY_ADDRESS names, or start one.
+
+    Args:
+        config: of a run.
+        ray_address: goes before what the configuration and RAY_ADDRESS name.
+        asked: what is going to run; None is `demands` of the configuration.
 
     Returns:
         Whether this process started or joined Ray and has to leave it.
@@ -79,10 +89,11 @@ def start_ray(config: TrainConfig | FinetuneConfig, ray_address: str | None = No
             ray.shutdown()
             raise ConfigError(cluster_refusal(address, error)) from error
         return True
-    needed = sum(r.get("CPU", 0.0) for _, r in demands(config))
+    asked = demands(config) if asked is None else asked
+    needed = sum(r.get("CPU", 0.0) for _, r in asked)
     custom: Counter[str] = Counter()
     port = config.ray_port if isinstance(config, TrainConfig) else None
-    for role, r in demands(config):
+    for role, r in asked:
         if role != "env runner" or port is None:  # else of those who join
             custom.update({k: v for k, v in r.items() if k not in ("CPU", "GPU")})
     with gcs_port(port):
@@ -170,14 +181,13 @@ def has_auth_token() -> bool:
     return pathlib.Path(named or "~/.ray/auth_token").expanduser().is_file()
 
 
-def demands(config: TrainConfig | FinetuneConfig) -> list[tuple[str, Resources]]:
+def demands(config: TrainConfig | FinetuneConfig) -> Asked:
     """What each process of the run reserves: (role, resources), the driver first."""
     if isinstance(config, FinetuneConfig):
-        fewest = config.learners.min_learners or config.learners.num_learners
-        return [("learner", learner_resources(config))] * fewest
+        return learner_demands(config)
     runners, policy, placement = config.runners, config.policy, config.placement
     runner_cpus = runners.num_cpus_per_env_runner
-    asked: list[tuple[str, Resources]] = []
+    asked: Asked = []
     for _ in range(runners.num_env_runners):
         asked.append(("env runner", {"CPU": runner_cpus, **placement.env_runner}))
     for _ in range(config.evaluation.num_env_runners):
@@ -192,22 +202,32 @@ def demands(config: TrainConfig | FinetuneConfig) -> list[tuple[str, Resources]]
     return [(role, {k: v for k, v in r.items() if v}) for role, r in asked]
 
 
-def learner_resources(config: FinetuneConfig) -> Resources:
-    """What a learner of `pld-ray finetune` reserves."""
+def learner_demands(config: FinetuneConfig | ACRLPDTrainConfig) -> Asked:
+    """What the learners of `learners` reserve, the fewest with which they start."""
+    fewest = config.learners.min_learners or config.learners.num_learners
+    return [("learner", learner_resources(config))] * fewest
+
+
+def learner_resources(config: FinetuneConfig | ACRLPDTrainConfig) -> Resources:
+    """What one of them reserves."""
     resources = {"CPU": 1.0, "GPU": config.learners.num_gpus_per_learner}
     return {k: v for k, v in {**resources, **config.placement.learner}.items() if v}
 
 
-def check_cluster(config: TrainConfig | FinetuneConfig) -> None:
+def check_cluster(config: TrainConfig | FinetuneConfig, asked: Asked | None = None) -> None:
     """Refuse a run whose processes can never be placed on the present cluster.
 
     Ray would wait for ever. Nothing is checked with `placement.check=false`, for clusters that grow
     on demand.
 
+    Args:
+        config: of a run.
+        asked: what is going to run; None is `demands` of the configuration.
+
     Raises:
         ConfigError: what is short, on how many nodes of which size.
     """
-    asked = demands(config)
+    asked = demands(config) if asked is None else asked
     if isinstance(config, TrainConfig) and config.placement.check and config.placement.wait_s:
         wait_for_nodes(asked, config.placement.wait_s)
     check_fits(config, asked)
@@ -244,9 +264,12 @@ def check_fits(
     if not homeless:
         return
     have = "; ".join(describe(node) for node in nodes) or "no node"
+    together = isinstance(config, FinetuneConfig | ACRLPDTrainConfig) and {
+        role for role, _ in asked
+    } == {"learner"}
     less = (
         "learners.num_learners, learners.min_learners, learners.num_gpus_per_learner, placement.*"
-        if isinstance(config, FinetuneConfig)
+        if together
         else "runners.num_env_runners, runners.num_cpus_per_env_runner, "
         "runners.num_gpus_per_learner, policy.replicas, placement.*"
     )

@@ -24,7 +24,7 @@ from pld_ray.jobs.distill_table import Row, write_results
 from pld_ray.jobs.evaluate import evaluate_checkpoint
 from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
-from pld_ray.jobs.finetune_cluster import check_gpus
+from pld_ray.jobs.learners import check_gpus
 from pld_ray.policies import load_base_policy
 from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.runs.layout import CONFIG_FILE, EVAL_INFO_FILE, SUMMARY_FILE, read_json

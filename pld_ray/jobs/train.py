@@ -11,9 +11,12 @@ from typing import Any
 import ray
 
 from pld_ray.config import ConfigError, PlacementConfig, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.files.atomic import undone_unless
+from pld_ray.jobs import offline_stage
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
+from pld_ray.jobs.learners import check_gpus
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
@@ -57,6 +60,7 @@ def train(
     start = start or StartUp()
     run = RunDir(resume or config.output_dir)
     check_strategy(config)
+    check_learners(config)
     named = run.checkpoint_named(checkpoint) if checkpoint is not None else None
     if resume is None:
         run.check_new()
@@ -68,7 +72,12 @@ def train(
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.work():
-                return _train(config, run, resume is not None, named, preset, start)
+                resumes = resume is not None
+                if named is None and offline_stage.is_due(config, run):
+                    if not learnt_offline(config, run, resumes, start):
+                        return stopped_offline(run)
+                    resumes = True
+                return _train(config, run, resumes, named, preset, start)
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
@@ -122,6 +131,21 @@ def _train(
     return summary
 
 
+def learnt_offline(config: Any, run: RunDir, resumes: bool, start: StartUp) -> bool:
+    """The offline updates by several learners; False when a stop was requested before their end."""
+    start.step(f"{config.learners.num_learners} learners")
+    start.over()  # who waits for them takes the signals
+    return offline_stage.learn_offline(config, run, resumes)
+
+
+def stopped_offline(run: RunDir) -> dict[str, Any]:
+    """What is said of a run that was stopped before its first environment step."""
+    saved = run.latest_checkpoint()
+    run.set_status(INTERRUPTED)
+    print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
+    return {"env_steps": 0, "checkpoint": str(saved)}
+
+
 def check_strategy(config: TrainConfig) -> None:
     """Refuse a placement strategy: there is no placement group outside Ray Tune.
 
@@ -135,6 +159,12 @@ def check_strategy(config: TrainConfig) -> None:
             "custom resources of placement.*, or run it as a sweep of one (pld-ray sweep FILE with "
             "`variants: {only: {}}`)"
         )
+
+
+def check_learners(config: TrainConfig) -> None:
+    """Refuse offline learners that this machine has no GPUs for; see `check_gpus`."""
+    if isinstance(config, ACRLPDTrainConfig):
+        check_gpus(config)
 
 
 class _Job:

@@ -46,7 +46,7 @@ class OffPolicyLearner(TorchLearner):
     def build(self) -> None:
         super().build()
         self.params = self.config.learner_params()
-        self.shard = Shard.of_this_process()
+        self.shard = self.own_shard()
         seed = self.shard.seed(self.config.seed or 0)
         module = self.module[DEFAULT_MODULE_ID].unwrapped()
         self.networks: Any = module.networks
@@ -54,7 +54,7 @@ class OffPolicyLearner(TorchLearner):
             self.networks.frozen_features.to(self.device)
         schema = replay_schema(self.networks, module.observation_space, module.action_space)
         self.replay = make_replay(
-            schema, self.params, self.device, seed, self.shard.count, self.ring
+            schema, self.params, self.replay_device(), seed, self.shard.count, self.ring
         )
         names = self.make_optimizers(self.networks)
         self.gradient_steps = self.make_update(
@@ -63,6 +63,14 @@ class OffPolicyLearner(TorchLearner):
         self.thread: UpdateThread | None = None
         self._failure_dir: str | None = None
         self._lost_steps: collections.deque[int] = collections.deque()  # the thread writes too
+
+    def own_shard(self) -> Shard:
+        """Which part of the replay is this learner's."""
+        return Shard.of_this_process()
+
+    def replay_device(self) -> torch.device:
+        """Where the rings are."""
+        return self.device
 
     def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
         """An optimiser of each group of parameters, by name."""

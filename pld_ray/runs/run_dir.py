@@ -34,6 +34,8 @@ from pld_ray.runs.status import FAILED, INTERRUPTED, RUNNING, failure_reason, wr
 
 WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "output_dir"}
 """In every `config.yaml`; the last key too, so that one that was cut off is not filled up."""
+LAST = "ray_address"
+"""The last key of a training run, but for groups that later releases added after it."""
 PARTIAL, RETIRED, ASIDE = ".partial-", ".retired-", ".aside-"
 """Prefixes of checkpoints: being written, being replaced, left by a run that went on elsewhere."""
 
@@ -115,7 +117,8 @@ class RunDir:
             )
         config = read_config(config_class, path)
         own = [field.name for field in fields(config_class)]
-        if lacking := (WRITTEN.intersection(own) | {own[-1]}) - mapping.keys():
+        last = LAST if LAST in own else own[-1]
+        if lacking := (WRITTEN.intersection(own) | {last}) - mapping.keys():
             raise ConfigError(
                 f"{path} is damaged, it lacks {', '.join(sorted(lacking))}: put it back (MLflow "
                 "keeps a copy among the run's artifacts), or start anew in another folder"
@@ -234,9 +237,9 @@ class RunDir:
         os.replace(self.checkpoints / name, target)
         shutil.rmtree(retired, ignore_errors=True)
 
-    def prune(self, keep: int) -> None:
-        """Delete all but the newest `keep` periodic checkpoints."""
-        periodic = sorted(self.checkpoints.glob("step_*"))
+    def prune(self, keep: int, names: str = "step_*") -> None:
+        """Delete all but the newest `keep` periodic checkpoints, whose names have this form."""
+        periodic = sorted(self.checkpoints.glob(names))
         for path in periodic[:-keep]:
             shutil.rmtree(path, ignore_errors=True)
 

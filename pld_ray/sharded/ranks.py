@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,10 +47,6 @@ class Ranks:
         dist.all_reduce(total)
         return total.tolist()
 
-    def gather(self, value: float) -> list[float]:
-        """Each rank's value, on all of them."""
-        return self.sum([value if rank == self.rank else 0.0 for rank in range(self.number)])
-
     def sum_gradients(self, parameters: Iterable[Tensor]) -> None:
         """In place, over all ranks, of parameters that each rank holds whole."""
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -60,6 +57,14 @@ class Ranks:
         parts = flat.split([gradient.numel() for gradient in gradients])
         for gradient, part in zip(gradients, parts, strict=True):
             gradient.copy_(part.view_as(gradient))
+
+    def gather[T](self, value: T) -> list[T]:
+        """Each rank's value, on all of them."""
+        if self.number == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.number
+        dist.all_gather_object(gathered, value)
+        return gathered
 
     def share[T](self, value: T) -> T:
         """The first rank's value."""

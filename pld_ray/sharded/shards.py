@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import resource
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +95,7 @@ def stays_whole(parameter: Tensor, settings: LearnersConfig) -> bool:
     return parameter.ndim < 2 or size < settings.whole_parameter_mb * 1e6
 
 
-def clip_gradients(parameters: list[Tensor], max_norm: float) -> Tensor:
+def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     """Scale the gradients to at most a norm over all parameters of all ranks; returns the norm.
 
     `clip_grad_norm_` does not take tensors and DTensors together.
@@ -113,9 +114,24 @@ def clip_gradients(parameters: list[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
+def sum_and_clip(parameters: Sequence[Tensor], max_norm: float, ranks: Ranks) -> Tensor:
+    """Gradients of all ranks summed, where FSDP has not, and scaled to at most a norm.
+
+    Returns:
+        The norm before, over all parameters of all ranks.
+    """
+    ranks.sum_gradients(p for p in parameters if not isinstance(p, DTensor))
+    return clip_gradients(parameters, max_norm)
+
+
+def held(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def held_bytes(module: nn.Module) -> int:
     """Bytes of the parameters that this rank holds."""
-    local = (p.to_local() if isinstance(p, DTensor) else p for p in module.parameters())
+    local = (held(p) for p in module.parameters())
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
 

@@ -23,7 +23,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset
 
 from pld_ray.config.finetune import FinetuneParams
@@ -40,7 +39,7 @@ from pld_ray.sharded.components import (
 )
 from pld_ray.sharded.optimization import learning_rate_share, make_average, make_optimizer
 from pld_ray.sharded.ranks import ALONE, Ranks
-from pld_ray.sharded.shards import Sharding, clip_gradients, most_held_gb
+from pld_ray.sharded.shards import Sharding, most_held_gb, sum_and_clip
 from pld_ray.sharded.trainee import Trainee
 
 Batch = dict[str, Any]
@@ -112,8 +111,7 @@ class Trainer:
                 metrics[name] = metrics.get(name, 0.0) + weight * value
         metrics = dict(zip(metrics, self.ranks.sum(list(metrics.values())), strict=True))
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        self.ranks.sum_gradients(p for p in trained if not isinstance(p, DTensor))
-        norm = clip_gradients(trained, self.clip_norm)
+        norm = sum_and_clip(trained, self.clip_norm, self.ranks)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.average.update_parameters(self.policy)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.file import decode, set_key
 from pld_ray.sweep.space import split_keys, values_drawn
 
@@ -59,4 +60,17 @@ def check_size(space: Mapping[str, Any], repeats: int) -> None:
         raise ConfigError(
             f"the sweep has {count:,} trials, and {MAX_TRIALS:,} are the limit: list fewer values, "
             "or draw some of them (num_samples)"
+        )
+
+
+def check_in_one_process(config: TrainConfig) -> None:
+    """Refuse a trial whose offline updates several learners should make.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    if isinstance(config, ACRLPDTrainConfig) and config.learners.num_learners:
+        raise ConfigError(
+            f"learners.num_learners={config.learners.num_learners}: a trial makes its offline "
+            "updates in one process; set it to 0, or train with pld-ray acrlpd"
         )

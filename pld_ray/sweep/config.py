@@ -20,7 +20,7 @@ from pld_ray.config.file import (
 from pld_ray.config.presets import find_preset
 from pld_ray.config.train import check_declared
 from pld_ray.options import option
-from pld_ray.sweep.checks import check_changes, check_draws, check_size
+from pld_ray.sweep.checks import check_changes, check_draws, check_in_one_process, check_size
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
 
 
@@ -190,6 +190,7 @@ class Sweep:
             if self.config.stop.env_steps is not None:
                 config.total_steps = self.config.stop.env_steps
             config.validate()
+            check_in_one_process(config)
         except ConfigError as error:
             raise ConfigError(f"{describe(point)}: {error}") from error
         return config

@@ -25,6 +25,8 @@ def test_each_command_is_one_that_we_have(command, capsys):
     config = configured(command, capsys)
     if command[0] == "finetune":
         assert config["dataset"] == ["datasets/base"]
+    if command[0] == "acrlpd":
+        assert config["demo_path"] == ["outputs/demonstrations"]
     assert config["learners"]["num_learners"] > 1
 
 

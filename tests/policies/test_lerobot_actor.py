@@ -6,34 +6,23 @@ import copy
 import json
 from unittest import mock
 
-import gymnasium as gym
-import numpy as np
 import pytest
 import torch
+from tiny_actor import TASK, A, H, load, make_update
 from tiny_policies import SIDE, STATE, VISION_LANGUAGE, make_observations, save_policy
-from tiny_policies import small_networks as small
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
-from pld_ray.algorithm.chunked.optimizers import make_optimizers, trained_parameters
-from pld_ray.algorithm.chunked.update import ChunkedUpdate
-from pld_ray.algorithm.stored_columns import make_replay, replay_schema
+from pld_ray.algorithm.chunked.optimizers import trained_parameters
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.policies.lerobot_actor import LeRobotActor, given, read_facts
-from pld_ray.replay import ChunkRing
 
-B, H, A, K = 3, 4, 7, 5
-TASK = "open the drawer"
+B, K = 3, 5
 
 
 @pytest.fixture(scope="module", params=VISION_LANGUAGE)
 def folder(request, tmp_path_factory):
     root = tmp_path_factory.mktemp(request.param)
     return save_policy(request.param, root), root / "tokenizer"
-
-
-def load(folder, horizon=H):
-    with small():
-        return LeRobotActor(folder[0], TASK, horizon, flow_steps=3, tokenizer_path=folder[1])
 
 
 @pytest.fixture(scope="module")
@@ -171,58 +160,6 @@ def test_actions_are_in_the_policys_own_units(actor):
     torch.testing.assert_close(network.from_unit(network.to_unit(actions)), actions)
     network.fit_actions(actions.flatten(0, 1))
     torch.testing.assert_close(network.from_unit(network.to_unit(actions)), actions)
-
-
-OBSERVATIONS = gym.spaces.Dict(
-    {
-        STATE: gym.spaces.Box(-np.inf, np.inf, (8,), np.float32),
-        "observation.images.image": gym.spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8),
-        "observation.images.image2": gym.spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8),
-        "base_action": gym.spaces.Box(-1, 1, (A,), np.float32),
-    }
-)
-ACTIONS = gym.spaces.Box(-1, 1, (A,), np.float32)
-
-
-def episodes(lengths=(5, 6)):
-    rng = np.random.default_rng(0)
-    rows = sum(lengths) + len(lengths)
-    columns = {
-        **make_observations(rows, 0),
-        "action": rng.uniform(-1, 1, (rows, A)).astype(np.float32),
-        "base_action": np.zeros((rows, A), np.float32),
-        **{name: np.zeros(rows, np.float32) for name in ("reward", "residual_scale")},
-        **{n: np.zeros(rows, bool) for n in ("terminated", "truncated", "intervened", "success")},
-    }
-    end = -1
-    for length in lengths:
-        end += length + 1
-        for name in ("reward", "terminated", "success"):
-            columns[name][end - 1] = 1
-    return columns, list(lengths)
-
-
-def make_update(folder, **options):
-    params = ACRLPDParams(
-        **{
-            "actor": "lerobot",
-            "actor_path": str(folder[0]),
-            "horizon": H,
-            "batch_size": 4,
-            "num_critics": 2,
-            "hidden_dims": [16],
-            "flow_steps": 2,
-            "target_candidates": 2,
-            "num_candidates": 3,
-            **options,
-        }
-    )
-    params.validate()
-    networks = ChunkedNetworks.of_spaces(OBSERVATIONS, ACTIONS, params, seeing=load(folder))
-    schema = replay_schema(networks, OBSERVATIONS, ACTIONS)
-    replay = make_replay(schema, params, torch.device("cpu"), 0, ring=ChunkRing)
-    replay.offline.add_episodes(*episodes(), gamma=params.gamma)
-    return ChunkedUpdate(networks, make_optimizers(networks, params), replay, params)
 
 
 @pytest.mark.parametrize("improvement", ["best_of_n", "bptt"])

@@ -121,6 +121,7 @@ class ChunkedObjective:
         target = self.params.target_entropy
         target = -0.5 * math.prod(self.chunk_shape) if target is None else target
         self.record(part, "entropy", -log_prob.detach().mean())
+        assert self.networks.log_alpha is not None
         return losses.temperature_loss(self.networks.log_alpha, log_prob, target)
 
     def distill_loss(self, part: MicroBatch) -> Tensor:

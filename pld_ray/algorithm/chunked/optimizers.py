@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -42,5 +44,9 @@ def target_pairs(networks: ChunkedNetworks) -> tuple[list[Tensor], list[Tensor]]
 def make_optimizers(networks: ChunkedNetworks, params: ACRLPDParams) -> dict[str, Optimizer]:
     """See `make_adams`, for each group of `trained_parameters`."""
     groups = trained_parameters(networks)
-    rates = dict.fromkeys(groups, params.actor_lr) | {"critic": params.critic_lr}
-    return make_adams(groups, rates, params.weight_decay)
+    return make_adams(groups, optimizer_rates(groups, params), params.weight_decay)
+
+
+def optimizer_rates(names: Iterable[str], params: ACRLPDParams) -> dict[str, float]:
+    """Learning rate of each group."""
+    return dict.fromkeys(names, params.actor_lr) | {"critic": params.critic_lr}

@@ -143,6 +143,7 @@ class ChunkedUpdate(ChunkedObjective):
             params.tail,
             params.n_step,
         )
+        batch = {name: column.to(self.device) for name, column in batch.items()}
         self.networks.shift_images(batch, self.generator)
         batch["actions"] = self.networks.to_unit(batch["actions"]) * batch["valid"].unsqueeze(-1)
         return batch

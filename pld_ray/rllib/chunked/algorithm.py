@@ -45,7 +45,7 @@ class ACRLPD(OffPolicy):
     def make_collection(
         self, progress: Progress, learners: Learners, runners: Runners
     ) -> OfflineData:
-        return OfflineData(self.config, progress, learners, runners)
+        return OfflineData(self.config, learners, runners)
 
     def training_step(self) -> None:
         begun, online = self.env_steps, self.phase == "online"

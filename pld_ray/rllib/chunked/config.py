@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import gymnasium as gym
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -12,7 +12,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, check_pool
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, check_batch_rows, check_pool
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.policies.actors import actor_facts, check_actor
 from pld_ray.pool import PoolSpec
@@ -42,6 +42,12 @@ class ACRLPDConfig(OffPolicyConfig):
         self.env_runner_cls = ACRLPDEnvRunner
         self.min_sample_timesteps_per_iteration = 0  # `ACRLPD.training_step` counts itself
 
+    @classmethod
+    def of_run(cls, run: Any) -> Self:
+        """See the base; one process has as many micro-batches as those together who train before
+        it."""
+        return super().of_run(run).training(accumulation=run.micro_batches)
+
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.rllib.chunked.module import ChunkedModule
 
@@ -66,6 +72,8 @@ class ACRLPDConfig(OffPolicyConfig):
             return super().pool_spec()
         spec = self.get_default_rl_module_spec()
         arguments = {name: spec.model_config[name] for name in ("params", "seed", "tasks")}
+        options: Any = self.base_policy_options
+        arguments["batch_rows"] = options.batch_rows
         make_policy = "pld_ray.policies.actors:make_player"
         return dataclasses.replace(
             super().pool_spec(), make_policy=make_policy, arguments=arguments
@@ -74,6 +82,9 @@ class ACRLPDConfig(OffPolicyConfig):
     def validate(self) -> None:
         super().validate()
         check_pool(self.uses_pool, self.sampling, self.evaluation_num_env_runners)
+        options: Any = self.base_policy_options
+        if (rows := options.batch_rows) is not None:
+            check_batch_rows(rows, self.uses_pool, self.actor, options.max_batch_size)
 
     def get_default_learner_class(self) -> type:
         from pld_ray.rllib.chunked.learner import ACRLPDLearner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,10 +16,7 @@ from pld_ray.data.demonstrations import Wanted, episodes_in
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
-from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.messages import ReplayBatch
-from pld_ray.rllib.progress import Progress
-from pld_ray.rllib.runners import Runners
 
 log = logging.getLogger("pld_ray")
 STORED = ("action", "reward", "terminated", "truncated", "residual_scale", "intervened", SUCCESS)
@@ -27,17 +25,29 @@ PART_BYTES = 256_000_000
 """Of episodes that are stored together."""
 
 
+class Storing(Protocol):
+    """What the datasets are given to: `Learners`, or one of them."""
+
+    def store(self, batches: Sequence[ReplayBatch]) -> Any: ...
+
+    def fit_normalizer(self, state: Normalizer | None = None) -> None: ...
+
+
+class Describing(Protocol):
+    """Who knows what is learnt from: `Runners`, or one who has looked at the environment."""
+
+    def describe_environment(self) -> tuple[Wanted, str]: ...
+
+
 class OfflineData:
     """Fills the offline ring from `demo_path`, at once, and takes the observation statistics.
 
     Args:
         config: `demo_path`, `demo_episodes`.
-        progress, learners, runners: of the run.
+        learners, runners: of the run.
     """
 
-    def __init__(
-        self, config: OffPolicyConfig, progress: Progress, learners: Learners, runners: Runners
-    ) -> None:
+    def __init__(self, config: OffPolicyConfig, learners: Storing, runners: Describing) -> None:
         self.config, self.learners, self.runners = config, learners, runners
 
     def step(self) -> bool:
