@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pathlib
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from pld_ray.rollout.env_group import MakeEnv
 from pld_ray.rollout.episode import EpisodeBuilder
 from pld_ray.rollout.factory import env_maker, make_base_policy, unjudged
 from pld_ray.rollout.intervention import NOTHING, Intervenor, Turn
+from pld_ray.rollout.live_view import LiveView, check_view, open_view
 from pld_ray.rollout.make_intervenor import make_intervenor
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv, Observation
 
@@ -60,9 +62,10 @@ def collect_frames(
     """Play episodes in this process, and keep every frame with its label.
 
     The simulator's scripted expert, where there is one, and the base policy take turns, episode by
-    episode; with `intervention.device` a person takes over whenever they like. A frame is a success
-    if the environment says so, or from the moment on at which the person has pressed the key of
-    success. Stopped at any moment, the same call goes on.
+    episode; with `intervention.device` a person takes over whenever they like, and
+    `intervention.view` shows what they do. A frame is a success if the environment says so, or from
+    the moment on at which the person has pressed the key of success. Stopped at any moment, the
+    same call goes on.
 
     Args:
         config: environment with cameras, base policy, person, seed.
@@ -72,9 +75,11 @@ def collect_frames(
 
     Raises:
         ConfigError: the environment has no cameras, or cannot be used.
+        DeviceError: the person's device or the viewer is not there.
         DataError: the folder holds something else.
     """
     check_start(config, learns=False)
+    check_view(config.intervention)
     rate = config.intervention.rate(config.env.control_hz)
     try:
         maker = functools.partial(outlasting, env_maker(unjudged(config.env.settings())), goal.hold)
@@ -92,24 +97,26 @@ def collect_frames(
         )
     about = {"init_states": "stored" if goal.init_states else "sampled", "hold": goal.hold}
     recording = recording_of(config, algorithm_config(config), actor="frames", **about)
-    writer = EpisodeWriter(root, recording)
-    rng = np.random.default_rng([config.seed, len(writer)])
-    person = make_intervenor(config.intervention, vector, rng)
-    env = InfosPerEnv(vector, None if rate is None else ControlClock(rate))
-    try:
+    with contextlib.ExitStack() as opened:
+        opened.callback(vector.close)
+        view = open_view(config.intervention)
+        if view is not None:
+            opened.callback(view.close)
+        writer = EpisodeWriter(root, recording)
+        rng = np.random.default_rng([config.seed, len(writer)])
+        person = make_intervenor(config.intervention, vector, rng)
+        if person is not None:
+            opened.callback(person.close)
         if goal.init_states:
             vector.set_init_states(range(len(writer), goal.episodes))
-        player = Player(env, person, goal, rng)
+        env = InfosPerEnv(vector, None if rate is None else ControlClock(rate))
+        player = Player(env, person, goal, rng, view)
         while len(writer) < goal.episodes:
             columns = player.play(len(writer))
             if columns is not None:
                 writer.add(columns)
                 labels = columns[SUCCESS]
                 on_episode(int(labels.sum()), len(labels))
-    finally:
-        if person is not None:
-            person.close()
-        vector.close()
     writer.finish()
     return writer
 
@@ -132,12 +139,14 @@ class Player:
         person: who may take over.
         goal: noise, and how long an episode outlasts a person's key.
         rng: of noise, placements and the expert.
+        view: shows it.
     """
 
     env: InfosPerEnv
     person: Intervenor | None
     goal: FrameGoal
     rng: np.random.Generator
+    view: LiveView | None = None
     _observation: Observation = field(default_factory=dict)
 
     def play(self, number: int) -> Columns | None:
@@ -159,17 +168,20 @@ class Player:
             observation = self._observation
             action = observation[BASE_ACTION].copy() if expert is None else expert.act()[None]
             turn = self._turn(observation)
-            action = self._noisy(action, noise) if 0 not in turn.actions else turn.actions[0][None]
+            intervened = 0 in turn.actions
+            action = turn.actions[0][None] if intervened else self._noisy(action, noise)
             action = np.clip(
                 action, vector.single_action_space.low, vector.single_action_space.high
             )
+            if self.view is not None:
+                first = {key: values[0] for key, values in observation.items()}
+                self.view.show(first, action[0], intervened)
             self._observation, reward, terminated, truncated, infos = self.env.step(action)
             marked = turn.verdicts.get(0) == "success" or left <= self.goal.hold
             left -= marked
             labels.append(marked or bool(infos[0]["is_success"]))
             over = bool(terminated[0] or truncated[0])
             ended = over or left <= 0 or turn.verdicts.get(0) in ("failure", "discard")
-            intervened = 0 in turn.actions
             row = (action[0], reward[0], ended and not truncated[0], truncated[0], 0.0, intervened)
             builder.add(observation, 0, *row)
             if not ended:
@@ -178,6 +190,8 @@ class Player:
                 vector.end_episodes([0])
             if "env_failure" in infos[0] or turn.verdicts.get(0) == "discard":
                 return None
+            if self.view is not None:
+                self.view.end_episode(any(labels))
             columns = builder.finish(self._observation, 0, any(labels))
             return {**columns, SUCCESS: np.array([*labels, False])}
 

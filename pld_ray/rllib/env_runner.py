@@ -25,7 +25,7 @@ from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.intervention import Intervenor
-from pld_ray.rollout.live_view import LiveView
+from pld_ray.rollout.live_view import LiveView, open_view
 from pld_ray.rollout.make_intervenor import make_intervenor
 from pld_ray.rollout.messages import EpisodeBatch, Failure, PublishedWeights, SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
@@ -179,9 +179,8 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 
     def view(self) -> LiveView | None:
         """Where the first environment is shown; of the first runner alone."""
-        options = self.config.intervention
-        if self._view is None and options.view != "none" and (self.worker_index or 0) < 2:
-            self._view = LiveView(options)
+        if self._view is None and (self.worker_index or 0) < 2:
+            self._view = open_view(self.config.intervention)
         return self._view
 
     def _let_go(self) -> None:

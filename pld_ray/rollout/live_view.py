@@ -90,3 +90,12 @@ class LiveView:
     def close(self) -> None:
         """Let go of the viewer; it stays open with what it has."""
         self._viewer.shutdown_visualization(self.mode)
+
+
+def open_view(options: InterventionConfig) -> LiveView | None:
+    """The viewer that the settings ask for; None where they ask for none.
+
+    Raises:
+        DeviceError: it cannot be reached or opened.
+    """
+    return None if options.view == "none" else LiveView(options)

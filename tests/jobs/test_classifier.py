@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pld_ray.config import InterventionConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.data.dataset import Dataset
 from pld_ray.jobs.classifier import read_frames
+from pld_ray.jobs.classifier_frames import FrameGoal, Player
 from pld_ray.networks.reward_classifier import load_classifier
 from pld_ray.rollout.classifier_reward import ClassifierReward
 from pld_ray.rollout.factory import create_vector_env, unjudged
@@ -114,6 +116,47 @@ class Still:
 
     def act(self, observation, noise=None, forced=None):
         return observation["base_action"].copy(), None
+
+
+class Seen:
+    """A view that keeps what it is shown."""
+
+    def __init__(self):
+        self.steps, self.ends = [], []
+
+    def show(self, observation, action, person_acts):
+        self.steps.append((observation, action, person_acts))
+
+    def end_episode(self, success):
+        self.ends.append((len(self.steps), success))
+
+
+def test_a_view_is_shown_every_frame_that_is_kept():
+    vector = create_vector_env(
+        {"entry_point": "sight_env:SightEnv", "base_policy": {"type": "none"}}
+    )
+    rng, seen = np.random.default_rng(0), Seen()
+    options = InterventionConfig(device="scripted", patience_steps=6)
+    person = ScriptedPerson(make_helper(vector.envs), 1, options, rng)
+    player = Player(InfosPerEnv(vector), person, FrameGoal(3), rng, seen)
+    episodes = [player.play(number) for number in range(3)]
+    kept = {key: np.concatenate([e[key][:-1] for e in episodes]) for key in episodes[0]}
+    assert [end for end, _ in seen.ends] == np.cumsum(
+        [len(e["reward"]) - 1 for e in episodes]
+    ).tolist()
+    assert [success for _, success in seen.ends] == [bool(e["success"].any()) for e in episodes]
+    np.testing.assert_array_equal([o[CAMERA] for o, _, _ in seen.steps], kept[CAMERA])
+    np.testing.assert_array_equal([action for _, action, _ in seen.steps], kept["action"])
+    assert [acts for *_, acts in seen.steps] == kept["intervened"].tolist()
+    assert 0 < kept["intervened"].mean() < 1
+
+
+@pytest.mark.skipif(find_spec("rerun") is not None, reason="the viewer is installed")
+def test_a_viewer_that_is_missing_is_said_before_anything_is_written(tmp_path, capsys):
+    folder = tmp_path / "frames"
+    assert main([*COLLECT, f"--root={folder}", "--intervention.view=rerun"]) == 2
+    assert "needs rerun-sdk, which is not installed" in capsys.readouterr().err
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
