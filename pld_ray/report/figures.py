@@ -15,7 +15,7 @@ from pld_ray.charts.panels import Result, effect_panel, scatter_panel
 from pld_ray.charts.svg import series_class
 from pld_ray.report.importance import encode
 from pld_ray.report.points import short_names
-from pld_ray.report.summary import PointSummary, Summary
+from pld_ray.report.summary import Curve, PointSummary, Summary
 
 HIGHLIGHTED = 5
 """Points in colour when the page opens."""
@@ -57,31 +57,8 @@ def point_views(summary: Summary) -> list[PointView]:
 
 def curves_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:
     """Success over environment steps, a line per point."""
-    lines = []
-    for view in views:
-        curve = view.summary.curve
-        if curve is None:
-            continue
-        few = curve.low is None or curve.high is None
-        lines.append(
-            Line(
-                view.index,
-                view.label,
-                curve.steps.tolist(),
-                curve.mean.tolist(),
-                view.muted,
-                curve.complete,
-                None if curve.low is None else curve.low.tolist(),
-                None if curve.high is None else curve.high.tolist(),
-                [
-                    (float(step), float(value))
-                    for series in curve.runs
-                    for step, value in zip(series.steps, series.values, strict=True)
-                ]
-                if few and len(curve.runs) > 1
-                else (),
-            )
-        )
+    found = [(view, view.summary.curve) for view in views]
+    lines = [course(view, curve, single_results(curve)) for view, curve in found if curve]
     if not lines:
         return None
     marks = [Mark(summary.threshold, percent(summary.threshold), "threshold")]
@@ -89,6 +66,41 @@ def curves_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:
     if base is not None:
         marks.append(Mark(base, f"base\n{percent(base)}", "base"))
     return line_chart(lines, "success rate over environment steps", marks=marks)
+
+
+def person_chart(views: Sequence[PointView]) -> Markup | None:
+    """Share of the training steps that a person acted, over environment steps."""
+    found = [(view, view.summary.person) for view in views]
+    lines = [course(view, curve) for view, curve in found if curve]
+    if not lines:
+        return None
+    return line_chart(lines, "steps by a person over environment steps", height=(260, 220))
+
+
+def course(view: PointView, curve: Curve, dots: Sequence[tuple[float, float]] = ()) -> Line:
+    """A point's line, with its interval or these dots."""
+    return Line(
+        view.index,
+        view.label,
+        curve.steps.tolist(),
+        curve.mean.tolist(),
+        view.muted,
+        curve.complete,
+        None if curve.low is None else curve.low.tolist(),
+        None if curve.high is None else curve.high.tolist(),
+        dots,
+    )
+
+
+def single_results(curve: Curve) -> list[tuple[float, float]]:
+    """Of each run, where several runs are too few for an interval."""
+    if len(curve.runs) == 1 or curve.low is not None:
+        return []
+    return [
+        (float(step), float(value))
+        for series in curve.runs
+        for step, value in zip(series.steps, series.values, strict=True)
+    ]
 
 
 def finals_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:

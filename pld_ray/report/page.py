@@ -13,6 +13,7 @@ from pld_ray.charts.numbers import percent
 from pld_ray.charts.page import style_sheet, templates
 from pld_ray.report import figures, formats, headline
 from pld_ray.report.points import short_names
+from pld_ray.report.runs import ASSISTED_SUCCESS, AUTONOMOUS_SUCCESS, INTERVENTION_SHARE
 from pld_ray.report.schedules import schedules
 from pld_ray.report.summary import Summary, n_episodes
 from pld_ray.report.videos import Video
@@ -21,6 +22,13 @@ from pld_ray.statistics import MIN_SEEDS
 ASSETS = pathlib.Path(__file__).parent / "assets"
 GENERATOR = "pld-ray report"
 """Content of the page's `generator` tag, by which a later report knows the file as its own."""
+
+PERSON_COLUMNS = (
+    ("autonomous, %", AUTONOMOUS_SUCCESS),
+    ("assisted, %", ASSISTED_SUCCESS),
+    ("by a person, %", INTERVENTION_SHARE),
+)
+"""Of the table of runs, where a person acted in one of them."""
 
 LEGEND_ROWS = 12
 """Settings in a legend; the rest unfolds."""
@@ -56,6 +64,8 @@ def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) 
         curves=figures.curves_chart(summary, views),
         finals=figures.finals_chart(summary, views),
         efficiency=figures.efficiency_chart(summary, views),
+        person=figures.person_chart(views),
+        person_columns=PERSON_COLUMNS,
         panels=figures.effect_panels(summary),
         schedules=schedules(views),
         reached=headline.reached,

@@ -11,15 +11,16 @@ BASE = "eval/base_success"
 HELD_SUCCESS = "eval/held_residual_success"
 HELD_BASE = "eval/held_base_success"
 N_EPISODES = "eval/n_episodes"
+AUTONOMOUS_SUCCESS = "train/success_rate"
 ASSISTED_SUCCESS = "train/assisted_success_rate"
 INTERVENTION_SHARE = "train/intervention_share"
 RESIDUAL_SCALE = "residual_scale"
 UPDATES = "updates"
 WALL_S = "time/wall_s"
 
-HISTORIES = (SUCCESS, RESIDUAL_SCALE, UPDATES, WALL_S)
+HISTORIES = (SUCCESS, RESIDUAL_SCALE, UPDATES, WALL_S, INTERVENTION_SHARE)
 """Metrics that a report reads with all their values; a server is asked once for each and run."""
-LATEST = (BASE, HELD_SUCCESS, HELD_BASE, N_EPISODES, ASSISTED_SUCCESS, INTERVENTION_SHARE)
+LATEST = (BASE, HELD_SUCCESS, HELD_BASE, N_EPISODES, AUTONOMOUS_SUCCESS, ASSISTED_SUCCESS)
 """Metrics of which the newest value is enough; it comes with the run."""
 
 PARENT_TAG = "mlflow.parentRunId"

@@ -16,6 +16,7 @@ from pld_ray.report.runs import (
     BASE,
     HELD_BASE,
     HELD_SUCCESS,
+    INTERVENTION_SHARE,
     N_EPISODES,
     SUCCESS,
     UPDATES,
@@ -66,7 +67,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Curve:
-    """Success of a point over environment steps."""
+    """Success of a point over environment steps, or another rate."""
 
     steps: npt.NDArray[np.int64]
     mean: Floats
@@ -98,6 +99,8 @@ class PointSummary:
     steps_to_threshold: float
     """Steps by which half of the runs had reached it; infinity: not yet."""
     curve: Curve | None
+    person: Curve | None
+    """Share of the training steps in which a person acted; None where nobody ever did."""
 
     @property
     def finals(self) -> list[float]:
@@ -202,7 +205,8 @@ def _summarize_point(point: Point, threshold: float) -> PointSummary:
         high=float(interval[1]) if interval else None,
         base=float(np.mean(bases)) if bases else None,
         steps_to_threshold=steps_for_half([run.steps_to_threshold for run in runs]),
-        curve=success_curve(point.runs),
+        curve=curve_of(point.runs, SUCCESS),
+        person=curve_of(point.runs, INTERVENTION_SHARE),
     )
 
 
@@ -246,15 +250,15 @@ def _updates_rate(updates: Series | None, wall: Series | None) -> float | None:
     return _rate(updates.values[first][since], wall.values[second][since])
 
 
-def success_curve(runs: list[Run]) -> Curve | None:
-    """Mean success of the runs that have evaluations, and its interval; None without any."""
-    series = [run.metrics[SUCCESS] for run in runs if SUCCESS in run.metrics]
+def curve_of(runs: list[Run], metric: str) -> Curve | None:
+    """Mean of a rate over the runs that have logged it, and its interval; None without any."""
+    measured = [run for run in runs if metric in run.metrics]
+    series = [run.metrics[metric] for run in measured]
     if not series:
         return None
     grid, values = on_grid(series)
     complete = int(np.isfinite(values).all(axis=0).sum())
-    evaluated = [run for run in runs if SUCCESS in run.metrics]
-    tasks = [run.task for run in evaluated]
+    tasks = [run.task for run in measured]
     strata = [values[[t == task for t in tasks], :complete].T for task in dict.fromkeys(tasks)]
     interval = bootstrap_interval(strata, np.mean) if complete else None
     low, high = interval if interval is not None else (None, None)

@@ -7,7 +7,7 @@ import io
 import math
 from typing import Any
 
-from pld_ray.report.runs import ASSISTED_SUCCESS, INTERVENTION_SHARE
+from pld_ray.report.runs import ASSISTED_SUCCESS, AUTONOMOUS_SUCCESS, INTERVENTION_SHARE
 from pld_ray.report.summary import PointSummary, RunSummary, Summary
 
 TRIAL_COLUMNS = (
@@ -20,6 +20,7 @@ TRIAL_COLUMNS = (
     "final_success",
     "final_on",
     "best_validation_success",
+    "autonomous_success",
     "assisted_success",
     "intervention_share",
     "steps_to_threshold",
@@ -59,6 +60,7 @@ def trial_row(run: RunSummary, point: str) -> dict[str, Any]:
         run.final,
         held if run.final is not None else None,
         run.best,
+        run.run.last(AUTONOMOUS_SUCCESS),
         run.run.last(ASSISTED_SUCCESS),
         run.run.last(INTERVENTION_SHARE),
         _reached(run.steps_to_threshold),

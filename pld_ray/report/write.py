@@ -99,7 +99,7 @@ def check_ours(path: pathlib.Path) -> None:
     ours = {
         PAGE: f'<meta name="generator" content="{GENERATOR}">'.encode() in head,
         PICTURE: _png_text("Software", SOFTWARE) in head,
-        TRIALS: head.startswith(",".join(tables.TRIAL_COLUMNS).encode()),
+        TRIALS: head.startswith(",".join(tables.TRIAL_COLUMNS[:4]).encode()),  # any release's
         POINTS: head.startswith(",".join(tables.POINT_COLUMNS).encode()),
     }
     if not ours[path.name]:

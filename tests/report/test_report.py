@@ -196,6 +196,46 @@ def test_a_name_breaks_only_between_its_words():
     )
 
 
+def helped_run(store, folder, seed, shares, autonomous=0.9):
+    """A tracked run in which a person acted in these shares of the steps."""
+    metrics = learning_run(0.95, 9_000, rng=random.Random(seed))
+    if shares:
+        steps = range(10_000, 10_000 + 2_000 * len(shares), 2_000)
+        metrics["train/intervention_share"] = list(zip(steps, shares, strict=True))
+        metrics["train/assisted_success_rate"] = [(10_000, 0.5), (20_000, 0.625)]
+    metrics["train/success_rate"] = [(10_000, 0.4), (20_000, autonomous)]
+    params = {"seed": seed, "intervention.device": "scripted" if shares else "none"}
+    store.run(f"seed {seed}", params=params, metrics=metrics, folder=folder)
+    return str(folder)
+
+
+def test_a_person_has_a_curve_and_columns_where_one_acted(store, tmp_path):
+    helped = [helped_run(store, tmp_path / f"h{i}", i, [0.8, 0.4, 0.1 * i]) for i in range(3)]
+    alone = helped_run(store, tmp_path / "alone", 3, [])
+    summary = summarize(select([*helped, alone]))
+    curves = {p.point.values["intervention.device"]: p.person for p in summary.points}
+    assert curves["none"] is None
+    assert curves["scripted"].steps.tolist() == [10_000, 12_000, 14_000]
+    assert curves["scripted"].mean.tolist() == pytest.approx([0.8, 0.4, 0.1])
+    made = make_report([*helped, alone], output_dir=str(tmp_path / "report"))
+    tags = Tags(page_of(made))
+    assert "Steps by a person" in tags.text
+    assert "steps by a person over environment steps" in page_of(made)
+    rows = {row["trial"]: row for row in rows_of(made["files"][2])}
+    figures = ("autonomous_success", "assisted_success", "intervention_share")
+    assert [rows["seed 2"][name] for name in figures] == ["0.9", "0.625", "0.2"]
+    assert [rows["seed 3"][name] for name in figures] == ["0.9", "", ""]
+    cells = [line.strip() for line in tags.text.splitlines()]
+    assert "90.062.520.0" in "".join(cells)
+    assert f"90.0{DASH}{DASH}" in "".join(cells)
+
+
+def test_nothing_is_said_of_a_person_where_none_was(made):
+    page = page_of(made)
+    assert "by a person" not in page
+    assert "autonomous" not in page
+
+
 # --- what is written ------------------------------------------------------------------------------
 
 
