@@ -94,14 +94,19 @@ class Demonstrator:
         return bool(view["target_pos"][2] - view["goal_pos"][2] > self._grasp.rest + 0.015)
 
     def remaining(self) -> float:
-        """Metres to go: from the hand to the grasp, and from the object to its goal in the plane;
-        where it is only to be lifted, up to where it is carried."""
+        """Metres to go: the hand to the grasp, the object up to where it is carried, across to its
+        goal and down to where it is let go; where it is only to be lifted, up alone."""
         view, grasp = self._env.expert_view(), self._grasp
         target, goal = view["target_pos"], view["goal_pos"]
-        reach = np.linalg.norm(target + self._shift + grasp.height * UP - view["eef_pos"])
+        reach = float(np.linalg.norm(target + self._shift + grasp.height * UP - view["eef_pos"]))
+        height = float(target[2] - goal[2])
+        up = max(0.0, grasp.carry - height)
         if view["lift_only"]:
-            return float(reach + max(0.0, goal[2] + grasp.carry - target[2]))
-        return float(reach + np.hypot(*(goal - target)[:2]))
+            return reach + up
+        across = float(np.hypot(*(goal - target)[:2]))
+        if across < grasp.over_goal:
+            return reach + across + max(0.0, height - grasp.drop)
+        return reach + across + up + grasp.carry - grasp.drop
 
     def act(self) -> np.ndarray:
         """The action [7] float32 in [-1, 1] for the present state of the environment."""

@@ -33,8 +33,9 @@ class InterventionConfig:
         "`patience_steps`) or `random` (with `probability` at each step).",
     )
     patience_steps: int = option(
-        20,
-        "Steps without progress after which the scripted person takes over.",
+        30,
+        "Steps without progress after which the scripted person takes over. Fewer help a bad "
+        "policy sooner, and a good one that explores more often than it needs.",
         within="[1, 1e6]",
     )
     probability: float = option(

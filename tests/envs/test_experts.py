@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from envs import LiberoEnv
+from envs.demonstrator import Demonstrator
 from envs.evaluate_expert import evaluate, main
 from envs.experts import Perception, PickPlaceExpert
 from envs.pld_tabletop import SUITE, TASKS
+from pld_ray.rollout.scripted_person import PROGRESS
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -18,6 +20,25 @@ def test_the_unbiased_expert_solves_every_task(task):
     assert score.success_rate == 1.0  # 100 of 100 when all stored states are played
     assert score.mean_steps < 130
     env.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_is_left_to_go_shrinks_in_every_phase(task):
+    """Also while the object rises or is let down, and comes no nearer in the plane."""
+    env = LiberoEnv(SUITE, task)
+    env.reset(options={"init_state_id": 1})
+    demonstrator = Demonstrator(env, Perception())
+    best, waited, longest, over = np.inf, 0, 0, False
+    while not over:
+        left, waited = demonstrator.remaining(), waited + 1
+        if left < best - PROGRESS:
+            best, waited = left, 0
+        longest = max(longest, waited)
+        *_, terminated, truncated, info = env.step(demonstrator.act())
+        over = terminated or truncated
+    env.close()
+    assert info["is_success"]
+    assert longest < 12  # the gripper shuts
 
 
 def test_success_falls_with_the_bias(env):
