@@ -1,7 +1,7 @@
 """What a person at the robot costs, and what they bring.
 
     python experiments/benchmarks/human.py --json
-    python experiments/benchmarks/human.py --json --helped RUN --alone RUN
+    python experiments/benchmarks/human.py --json --seconds=0 --helped RUN... --alone RUN...
 
 - `stepping_overhead_ms` <= 0.1: time that asking a person adds to one step of an environment, with
   hands off. A `ScriptedPerson` at a `PointEnv` and nobody take turns in one process, so that a busy
@@ -9,10 +9,12 @@
 - `late_step_share` <= 0.01: of an environment in a process of its own at 20 Hz, whose steps take
   5 ms, the steps that began late while a learner updated beside it without a pause, on the same
   machine; `late_learner_updates_per_s` says how busy it was. Neighbours on the machine count too.
-- of two finished runs of `pld-ray train`, one with a person and one without:
-  `intervention_share_first` and `intervention_share_last` (of the first and last tenth of the steps
-  after the collection), and `steps_to_90_ratio` <= 0.6: environment steps until the validation
-  states are solved in 90 %, with the person over without; null where a run never gets there.
+- of finished runs of `pld-ray train` with a person and without, one of each for every seed, the
+  median over seeds: `intervention_share_first` > 0.3 and `intervention_share_last` < 0.05, of the
+  first and last tenth of the steps after the collection; `autonomous_success` >= 0.95 on the held
+  states; `steps_to_90_ratio` <= 0.6: environment steps until the validation states are solved in
+  90 %, with the person over without, null where a run never gets there.
+- of runs from scratch on `lift_the_can` (`--lift`): `rlpd_lift_success` >= 0.9 on the held states.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import json
 import pathlib
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -141,17 +144,59 @@ def steps_to(rows: list[dict[str, Any]], key: str) -> int | None:
     return min(reached, default=None)
 
 
-def compare(helped: pathlib.Path, alone: pathlib.Path) -> dict[str, float | None]:
-    """The figures of two runs."""
-    rows = rows_of(helped)
-    shares = [r["train/intervention_share"] for r in rows if "train/intervention_share" in r]
+def of_helped(run: pathlib.Path) -> dict[str, float | None]:
+    """The figures of one run with a person."""
+    shares = [
+        row["train/intervention_share"]
+        for row in rows_of(run)
+        if row.get("train/intervention_share") is not None
+    ]
     tenth = max(1, len(shares) // 10)
-    to = [steps_to(r, "eval/residual_success") for r in (rows, rows_of(alone))]
     return {
-        "intervention_share_first": round(statistics.fmean(shares[:tenth]), 4) if shares else None,
-        "intervention_share_last": round(statistics.fmean(shares[-tenth:]), 4) if shares else None,
-        "steps_to_90_ratio": round(to[0] / to[1], 3) if to[0] and to[1] else None,
+        "intervention_share_first": statistics.fmean(shares[:tenth]) if shares else None,
+        "intervention_share_last": statistics.fmean(shares[-tenth:]) if shares else None,
+        "autonomous_success": held_success(run),
     }
+
+
+def held_success(run: pathlib.Path) -> float | None:
+    """On the held states, at the end."""
+    return json.loads((run / "summary.json").read_text()).get("residual_success")
+
+
+def ratio(helped: pathlib.Path, alone: pathlib.Path) -> float | None:
+    """Steps that the helped run needed over those of the other."""
+    to = [steps_to(rows_of(run), "eval/residual_success") for run in (helped, alone)]
+    return to[0] / to[1] if to[0] and to[1] else None
+
+
+def medians(runs: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
+    """Of each figure over the seeds; None where one of them has none."""
+    columns = {name: [run[name] for run in runs] for name in runs[0]}
+    return {
+        name: None if None in values else round(statistics.median(values), 4)  # type: ignore[type-var]
+        for name, values in columns.items()
+    }
+
+
+def compare(
+    helped: Sequence[pathlib.Path], alone: Sequence[pathlib.Path], lift: Sequence[pathlib.Path]
+) -> dict[str, float | None]:
+    """The figures of finished runs, those that can be told.
+
+    Args:
+        helped, alone: with a person and without, in the order of their seeds.
+        lift: from scratch, on `lift_the_can`.
+    """
+    found: dict[str, float | None] = {}
+    if helped:
+        found |= medians([of_helped(run) for run in helped]) | {"seeds": len(helped)}
+    if helped and len(alone) == len(helped):
+        pairs = zip(helped, alone, strict=True)
+        found |= medians([{"steps_to_90_ratio": ratio(*pair)} for pair in pairs])
+    if lift:
+        found |= medians([{"rlpd_lift_success": held_success(run)} for run in lift])
+    return found
 
 
 def main() -> None:
@@ -159,17 +204,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=40)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of steps at the control rate")
-    parser.add_argument("--helped", type=pathlib.Path, help="run with a person")
-    parser.add_argument("--alone", type=pathlib.Path, help="the same run without")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="of steps at the control rate; 0: runs alone"
+    )
+    folders: Any = {"type": pathlib.Path, "nargs": "+", "default": []}
+    parser.add_argument("--helped", help="runs with a person", **folders)
+    parser.add_argument("--alone", help="the same runs without", **folders)
+    parser.add_argument("--lift", help="runs from scratch on lift_the_can", **folders)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    measured: dict[str, Any] = {
-        "stepping_overhead_ms": stepping_overhead(arguments.blocks, arguments.steps)
-    }
-    measured |= late_steps(arguments.seconds)
-    if arguments.helped and arguments.alone:
-        measured |= compare(arguments.helped, arguments.alone)
+    measured: dict[str, Any] = compare(arguments.helped, arguments.alone, arguments.lift)
+    if arguments.seconds:
+        measured["stepping_overhead_ms"] = stepping_overhead(arguments.blocks, arguments.steps)
+        measured |= late_steps(arguments.seconds)
     if arguments.json:
         print(json.dumps(measured))
     else:
