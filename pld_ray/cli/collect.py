@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(dump_config(config), end="")
         return 0
-    check_start(config)
+    check_start(config, learns=False)
 
     from pld_ray.cli.ls import plain_console
     from pld_ray.data.conversion_progress import TerminalSteps

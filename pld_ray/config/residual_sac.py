@@ -7,6 +7,7 @@ this one dataclass, so a parameter has the same name and default wherever it app
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pld_ray.config.learner import LearnerParams
 from pld_ray.config.residual_sac_checks import validate_params
@@ -53,6 +54,12 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     )
 
     # --- actor and temperature -------------------------------------------------------------------
+    actor_loss: Literal["sac", "hg_dagger"] = option(
+        "sac",
+        "`sac`, or `hg_dagger`: the actor imitates what a person did, in interventions and "
+        "demonstrations, and learns nothing else; no critic and no temperature is trained, and "
+        "each update is a step of the actor. Experimental.",
+    )
     temperature_init: float = option(0.002, "alpha_0.", within="(0, 1e6]")
     log_alpha_min: float = option(-12.0, "Floor of log alpha.", within="[-100, 100]")
     target_entropy: float | None = option(

@@ -20,6 +20,7 @@ def validate_params(params: ResidualSACParams) -> None:
     check_phases(params)
     check_critic(params)
     check_actor(params)
+    check_imitation(params)
     check_entropy_target(params)
     check_gripper(params)
     check_encoder(params)
@@ -74,6 +75,32 @@ def check_actor(params: ResidualSACParams) -> None:
     """Bounds of the Gaussian."""
     need = partial(need_field, params)
     need(params.log_std_min < params.log_std_max, "log_std_min", "below log_std_max")
+
+
+def check_imitation(params: ResidualSACParams) -> None:
+    """HG-DAgger trains the actor alone: nothing may need a critic, or another term of its loss."""
+    if params.actor_loss != "hg_dagger":
+        return
+    need = partial(need_field, params)
+    alone = "with actor_loss=hg_dagger, which"
+    need(params.calql_steps == 0, "calql_steps", f"0 {alone} has no critic to initialise")
+    need(
+        params.gripper == "continuous",
+        "gripper",
+        f"continuous {alone} has no critic to choose a discrete gripper's command",
+    )
+    for name in ("success_imitation", "residual_penalty"):
+        need(getattr(params, name) == 0, name, f"0 {alone} imitates a person and nothing else")
+    learns = (
+        params.vision_encoder_name != "none"
+        or params.state_encoder_hidden_dim > 0
+        or params.task_embedding != "none"
+    )
+    need(
+        not (learns and params.shared_encoder),
+        "shared_encoder",
+        f"false {alone} trains no critic: the actor trains an encoder of its own",
+    )
 
 
 def check_entropy_target(params: ResidualSACParams) -> None:

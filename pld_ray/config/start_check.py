@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.options import check_paths
 
 
@@ -22,6 +23,8 @@ def check_start(config: TrainConfig, learns: bool = True) -> None:
             "pld-ray acrlpd learns from demonstrations first: name a LeRobotDataset with "
             "--demo_path=DIR (pld-ray collect records one)"
         )
+    if learns and isinstance(config.algorithm, ResidualSACParams):  # Q-chunking has others
+        check_imitated(config)
     try:
         check_paths(config)
         if config.env.entry_point is None:
@@ -30,3 +33,26 @@ def check_start(config: TrainConfig, learns: bool = True) -> None:
             find_task(config.env.suite, config.env.task)
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
+
+
+def check_imitated(config: TrainConfig) -> None:
+    """Refuse HG-DAgger where there is nobody to imitate, or an offline replay that is not learnt.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    start, algorithm = "algorithm.actor_loss=hg_dagger", config.algorithm
+    if algorithm.actor_loss != "hg_dagger":
+        return
+    if config.intervention.device == "none" and not config.demo_path:
+        raise ConfigError(
+            f"{start} imitates a person, and there is none: set intervention.device, or name "
+            "demonstrations with demo_path"
+        )
+    if algorithm.offline_episodes and not config.demo_path:
+        raise ConfigError(
+            f"algorithm.offline_episodes={algorithm.offline_episodes}: must be 0 with {start}, "
+            "which imitates a person and not the base policy's successes"
+        )
+    if config.pretrained_critic is not None:
+        raise ConfigError(f"pretrained_critic is of no use with {start}, which asks no critic")

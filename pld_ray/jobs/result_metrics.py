@@ -28,6 +28,7 @@ LEARNER_KEYS = (
     "one_step_loss",
     "one_step_grad_norm",
     "positive_share",
+    "imitated_share",
 )
 
 

@@ -6,10 +6,11 @@ import json
 import pathlib
 from typing import Any
 
+import numpy as np
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.columns import Columns, concatenate_episodes, split_episodes
+from pld_ray.columns import INTERVENED, Columns, concatenate_episodes, split_episodes
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
@@ -189,6 +190,8 @@ class BaseCollection:
         """Fill both rings; take the observation statistics, or a pretrained critic and its own."""
         self.progress.collection_stored_steps = num_steps(self.warmup)
         shards = max(1, self.config.num_learners)
+        if self.params.actor_loss == "hg_dagger" and self.config.demo_path:
+            self.offline = [of_a_person(episode) for episode in self.offline]
         self.learners.store(
             [
                 ReplayBatch(*concatenate_episodes(episodes[shard::shards]), buffer, shard)
@@ -245,6 +248,13 @@ class BaseCollection:
         steps = sum(self.rounds[: self._counted])
         self.progress.env_steps = self.progress.collection_env_steps = steps
         self._order, self._started, self._random_actions = StartOrder(), False, False
+
+
+def of_a_person(demonstration: Columns) -> Columns:
+    """An episode whose rows are marked as a person's: all, unless it says itself which ones are."""
+    if demonstration[INTERVENED].any():
+        return demonstration
+    return {**demonstration, INTERVENED: np.ones_like(demonstration[INTERVENED])}
 
 
 def sampled_steps(steps: int) -> dict[str, Any]:

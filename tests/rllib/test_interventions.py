@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 from local import local_learner
+from point_demonstrations import record
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.files.manifest import write_manifest
+from pld_ray.rllib.collection import of_a_person
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rollout.episode import EpisodeSummary
@@ -187,3 +189,51 @@ def test_the_same_seed_and_person_repeat_a_pipelined_run(build):
         online = local_learner(algorithm).replay.online
         rows.append(online.column("action", online.start_rows()))
     assert torch.equal(*rows)
+
+
+# --- HG-DAgger -----------------------------------------------------------------------------------
+
+IMITATION = {
+    "actor_loss": "hg_dagger",
+    "log_std_init": -5.0,
+    "use_probing": False,
+    "actor_lr": 5e-3,
+}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("compose_base", [True, False])
+def test_hg_dagger_acts_as_the_person_does_and_trains_no_critic(build, compose_base):
+    scale = 2.0 if compose_base else 1.0
+    config = helped_config(compose_base=compose_base, residual_scale=scale, **IMITATION)
+    algorithm = trained(build(config), 700)
+    check_rings(algorithm)
+    learner = local_learner(algorithm)
+    networks, offline = learner.networks, learner.replay.offline
+    assert algorithm.updates > 400
+    untrained = [networks.critic.state_dict(), networks.target_critic.state_dict()]
+    assert all(torch.equal(*(state[name] for state in untrained)) for name in untrained[0])
+    rows = offline.start_rows()
+    columns = [*networks.observation_keys, "base_action"]
+    played, _ = networks.act({name: offline.column(name, rows) for name in columns})
+    wanted = offline.column("action", rows)
+    error = (played - wanted).square().mean().item()
+    assert error < 0.3 * wanted.square().mean().item()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_demonstrations_are_a_person_s_for_hg_dagger(build, tmp_path):
+    config = helped_config(demo_path=[str(record(tmp_path / "demonstrations"))], **IMITATION)
+    config.human(device="none")
+    algorithm = trained(build(config), 120)
+    offline, online = (getattr(local_learner(algorithm).replay, n) for n in ("offline", "online"))
+    assert offline.column("intervened", offline.start_rows()).all()
+    assert not online.column("intervened", online.start_rows()).any()
+
+
+def test_a_demonstration_says_which_rows_are_a_person_s_or_all_are():
+    told = {"intervened": np.array([False, True, False]), "reward": np.zeros(3)}
+    assert of_a_person(told) is told
+    untold = {**told, "intervened": np.zeros(3, bool)}
+    assert of_a_person(untold)["intervened"].all()
+    assert not untold["intervened"].any()

@@ -196,18 +196,17 @@ def actor_loss(
     return loss.mean()
 
 
-def imitation_loss(delta: Tensor, executed: Tensor, succeeded: Tensor) -> Tensor:
-    """Mean over the batch of ||delta - executed||^2 where the episode succeeded, else 0.
-
-    What the base policy can do is so kept near what it did, and a correction that worked is
-    repeated, while nothing holds the actor where it failed.
+def imitation_loss(delta: Tensor, executed: Tensor, imitated: Tensor) -> Tensor:
+    """Mean over the batch of ||delta - executed||^2 where a row is imitated, else 0.
 
     Args:
         delta: of the actor, [B, A].
         executed: of the stored action, `executed_residual`, [B, A].
-        succeeded: [B] bool, of the episode that the row belongs to.
+        imitated: [B] bool. `success_imitation`: the row's episode succeeded. So what the base
+            policy can do is kept near what it did, and a correction that worked is repeated, while
+            nothing holds the actor where it failed. HG-DAgger (Kelly et al., 2019): a person acted.
     """
-    return ((delta - executed).square().sum(-1) * succeeded).mean()
+    return ((delta - executed).square().sum(-1) * imitated).mean()
 
 
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: Tensor | float) -> Tensor:

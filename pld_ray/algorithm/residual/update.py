@@ -1,6 +1,7 @@
 """Residual SAC, one gradient step after the other, in plain PyTorch.
 
     update_critic -> (update_discrete_critic) -> update_actor -> update_temperature -> update_target
+    imitate                                                      (actor_loss=hg_dagger)
 
 The equations are in `losses.py` (`categorical.py`, `hybrid.py`); here is the order in which they
 are applied.
@@ -29,7 +30,7 @@ from pld_ray.algorithm.optimizers import (
 )
 from pld_ray.algorithm.residual import hybrid, losses
 from pld_ray.algorithm.residual.networks import ResidualNetworks
-from pld_ray.columns import SUCCEEDED
+from pld_ray.columns import INTERVENED, SUCCEEDED
 from pld_ray.config.residual_sac import ResidualSACParams
 
 __all__ = ["NonFiniteLossError", "ResidualSACUpdate", "make_optimizers"]
@@ -113,6 +114,7 @@ class ResidualSACUpdate:
             batch's actions q_mean, q_max and q_out_of_bound; where actor steps fell into it,
             actor_loss, actor_grad_norm, q_policy, entropy (nats, of the residual), residual_abs
             (over the dimensions that carry one), temperature_loss, temperature_grad_norm, alpha.
+            Of HG-DAgger actor_loss, actor_grad_norm, residual_abs, and imitated_share of the rows.
 
         Raises:
             NonFiniteLossError: see the class.
@@ -139,7 +141,12 @@ class ResidualSACUpdate:
         return batch
 
     def step(self, batch: Batch) -> None:
-        """One critic step, the actor and temperature steps if they are due, and the target."""
+        """One critic step, the actor and temperature steps if they are due, and the target; of
+        HG-DAgger one actor step."""
+        if self.params.actor_loss == "hg_dagger":
+            self.imitate(batch)
+            self.updates += 1
+            return
         x = self.networks.encode(self.critic_encoder, batch)
         self.update_critic(batch, x)
         x = x.detach()
@@ -262,6 +269,17 @@ class ResidualSACUpdate:
         self.metrics.record("log_prob", log_prob)
         self.metrics.record("delta", delta.detach())
         return log_prob
+
+    def imitate(self, batch: Batch) -> None:
+        """HG-DAgger: the mean action is that of the person, where one acted; no critic is asked."""
+        networks, base_action = self.networks, batch["base_action"]
+        x = networks.encode(networks.encoder, batch)
+        delta, _ = networks.residual(x, base_action, torch.zeros_like(base_action))
+        executed = networks.decompose(base_action, batch["action"])
+        self.descend("actor", losses.imitation_loss(delta, executed, batch[INTERVENED]), batch)
+        self.update_average()
+        self.metrics.record("delta", delta.detach())
+        self.metrics.record("imitated_share", batch[INTERVENED].float().mean())
 
     def update_temperature(self, batch: Batch, log_prob: Tensor) -> None:
         """(18), (19), with log alpha kept above its floor."""
