@@ -27,7 +27,8 @@ class NoPolicyConfig(PolicyConfig):
         None,
         "With `pool` and actor=lerobot: observations of each network call of a replica, of several "
         "requests together, padded where fewer wait, so that no chunk depends on its neighbours. "
-        "None computes one by one, bit for bit what `inline` does. Experimental.",
+        "None computes one by one, bit for bit what `inline` does. Experimental: no run was made "
+        "with it.",
         within="[2, 4096]",
     )
 
