@@ -13,6 +13,7 @@ import pytest
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import encode
+from pld_ray.config.policy import EMBEDDED_POLICIES
 from pld_ray.options import (
     as_type,
     check_options,
@@ -151,7 +152,7 @@ def test_every_option_says_its_meaning_and_its_range(field):
 NOT_KEYS = {
     *("pld_tabletop", "q_out_of_bound", "log_prob", "mc_return", "alpha_c", "tau_c"),
     *("torch.compile", "spatial_embeddings", "in_process", "aot_eager"),
-    *("keyboard_ee", "no_progress"),
+    *("keyboard_ee", "no_progress", "hg_dagger", *EMBEDDED_POLICIES),
 }
 """Names in the texts that are no keys: suites, figures, choices, symbols."""
 
