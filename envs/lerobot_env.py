@@ -43,7 +43,8 @@ class PldRayEnv(EnvConfig):
         first_init_state: see `init_states`.
         render: LeRobot films the first episodes; without an OpenGL library, or for speed, False
             leaves the films blank.
-        cameras, image_size, episode_length, assets, rendering, control_mode: see `LiberoEnv`.
+        cameras, image_size, episode_length, assets, rendering, control_mode, environment_state: see
+            `LiberoEnv`.
     """
 
     task: str | None = None
@@ -58,6 +59,7 @@ class PldRayEnv(EnvConfig):
     assets: str | None = None
     rendering: str = "reference"
     control_mode: str = "relative"
+    environment_state: bool = True
 
     def __post_init__(self) -> None:
         env = LiberoEnv(self.suite, self.tasks[0], **{**self.gym_kwargs, "render_mode": None})
@@ -87,6 +89,7 @@ class PldRayEnv(EnvConfig):
             "assets": self.assets,
             "rendering": self.rendering,
             "control_mode": self.control_mode,
+            "environment_state": self.environment_state,
         }
 
     def create_envs(
@@ -154,6 +157,6 @@ class LeRobotView(gym.Wrapper):
 
 def _renamed(given: Any, made: Any = dict) -> Any:
     """Observations, or their spaces, as LeRobot's environments name them."""
-    named = {LEROBOT_KEYS[key]: given[key] for key in LEROBOT_KEYS}
+    named = {LEROBOT_KEYS[key]: given[key] for key in given if key in LEROBOT_KEYS}
     pixels = {key.removeprefix(IMAGES): given[key] for key in given if key.startswith(IMAGES)}
     return made({**named, "pixels": made(pixels)} if pixels else named)

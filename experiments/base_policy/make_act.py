@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from demonstrations import Disturbance, load_columns, record
 from evaluation import evaluate, oracle_residual
+from safetensors.torch import load_file, save_file
 from train import Training, train
 
 import envs
@@ -50,6 +51,7 @@ def parse_arguments() -> argparse.Namespace:
         "--offset", type=float, nargs=2, default=[0.0, 0.0], help="see Perception, metres"
     )
     parser.add_argument("--disturbance", type=float, default=Disturbance.std)
+    parser.add_argument("--float16", action="store_true", help="weights in half the space")
     parser.add_argument("--eval-only", action="store_true", help="evaluate what --output holds")
     parser.add_argument("--eval-states", type=int, default=100, help="of the suite's default task")
     parser.add_argument("--eval-states-other", type=int, default=20, help="of each other task")
@@ -90,11 +92,14 @@ def make(arguments: argparse.Namespace) -> dict[str, Any]:
     recorded = time.monotonic()
     training = Training(updates=arguments.updates)
     loss = train(load_columns(arguments.dataset), training, arguments.seed, arguments.output)
+    if arguments.float16:
+        halve(arguments.output / "model.safetensors")
     return {
         "command": "python experiments/base_policy/make_act.py --dataset DIR "
         f"--seed {arguments.seed} --episodes-per-task {arguments.episodes_per_task} "
         f"--updates {arguments.updates} --scale-error {arguments.scale_error} "
         f"--disturbance {arguments.disturbance}"
+        + (" --float16" if arguments.float16 else "")
         + (
             f" --suite {arguments.suite} --tasks {' '.join(arguments.tasks)} --offset "
             f"{arguments.offset[0]} {arguments.offset[1]} --output DIR"
@@ -116,6 +121,12 @@ def make(arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "final_l1_loss": round(loss, 4),
     }
+
+
+def halve(weights: Path) -> None:
+    """Store weights in float16; a policy that loads them computes in its own precision."""
+    state = {name: tensor.half() for name, tensor in load_file(weights).items()}
+    save_file(state, weights, metadata={"format": "pt"})
 
 
 def evaluate_all(arguments: argparse.Namespace) -> None:

@@ -182,7 +182,8 @@ def environment_flags(run: pathlib.Path) -> list[str]:
     env, usual = RunDir(run).load_config(object).env, EnvConfig()
     if env.entry_point is not None:
         return []
-    named = ("suite", "cameras", "image_size", "episode_length", "rendering", "control_mode")
+    named = ("suite", "cameras", "environment_state", "image_size", "episode_length")
+    named += ("rendering", "control_mode")
     changed = {name: getattr(env, name) for name in named}
     changed = {name: v for name, v in changed.items() if v != getattr(usual, name)}
     flags = {"type": "pld_ray", "task": env.task, **changed}

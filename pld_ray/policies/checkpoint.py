@@ -88,10 +88,10 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     """
     if path is None:
         directory, from_hub = EMBEDDED_ACT, False
-    elif str(path) in EMBEDDED_POLICIES:
-        directory, from_hub = EMBEDDED_WEIGHTS / path, False
     elif Path(path).expanduser().is_dir():
         directory, from_hub = Path(path).expanduser(), False
+    elif str(path) in EMBEDDED_POLICIES:
+        directory, from_hub = EMBEDDED_WEIGHTS / path, False
     else:
         directory, from_hub = _download(str(path)), True
     config = _read_json(

@@ -11,7 +11,7 @@ import pytest
 from ray._private.ray_constants import get_runtime_env_default_excludes
 from ray._private.runtime_env.packaging import create_package
 
-LIMIT_BYTES = 6 * 10**6  # half of it the weights of two base policies
+LIMIT_BYTES = 5 * 10**6
 
 
 @pytest.fixture(scope="module")

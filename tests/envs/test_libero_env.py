@@ -202,3 +202,16 @@ def _trajectory(env, seed):
         observation, *_ = env.step(rng.uniform(-1, 1, 7))
         parts += [observation[key].tobytes() for key in sorted(observation)]
     return [*parts, env.flat_state().tobytes()]
+
+
+def test_our_environment_type_shows_what_ours_does_without_environment_state():
+    from envs.lerobot_env import PldRayEnv
+
+    config = PldRayEnv(environment_state=False, render=False)
+    assert set(config.features) == {"action", "agent_pos"}
+    (made,) = config.create_envs(n_envs=1)["pld_tabletop"].values()
+    observation, _ = made.reset()
+    assert set(observation) == {"agent_pos"}
+    own = LiberoEnv(environment_state=False).reset(options={"init_state_id": 0})[0]
+    np.testing.assert_array_equal(observation["agent_pos"][0], own["observation.state"])
+    made.close()
