@@ -183,8 +183,7 @@ def environment_flags(run: pathlib.Path) -> list[str]:
     if env.entry_point is not None:
         return []
     named = ("suite", "cameras", "environment_state", "image_size", "episode_length")
-    named += ("rendering", "control_mode")
-    changed = {name: getattr(env, name) for name in named}
+    changed = {name: getattr(env, name) for name in (*named, "rendering", "control_mode")}
     changed = {name: v for name, v in changed.items() if v != getattr(usual, name)}
     flags = {"type": "pld_ray", "task": env.task, **changed}
     return [f"--env.{name}={str(value).replace(' ', '')}" for name, value in flags.items()]
