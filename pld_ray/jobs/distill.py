@@ -236,7 +236,8 @@ def evaluate_all(
 ) -> list[Row]:
     """Base, base + residual and distilled base on the same held states of all tasks."""
     states = list(range(config.evaluation.held_states))
-    residual = {t.task: residual_outcomes(t, states, out, say) for t in teachers}
+    # a run has measured its base policy and its residual on the held states of its own task
+    measured = {t.task: outcomes_of_run(t, states, out, say) for t in teachers}
     env = teachers[0].config.env
     played: dict[str, dict[str, list[bool]]] = {}
     for name, path in (("base", config.policy.path), ("distilled", str(folder))):
@@ -244,6 +245,9 @@ def evaluate_all(
         policy = None
         played[name] = {}
         for task in tasks:
+            if name == "base" and task in measured:
+                played[name][task] = measured[task]["base"]
+                continue
             file = out / "evaluation" / f"{name}-{task}.json"
             asked = {"policy": fingerprint, "states": states}
             found = read_json(file)
@@ -257,23 +261,31 @@ def evaluate_all(
                 write_json_atomically(file, found)
             played[name][task] = list(found["success"])
     return [
-        Row(task, played["base"][task], residual.get(task), played["distilled"][task])
+        Row(
+            task,
+            played["base"][task],
+            measured[task]["residual"] if task in measured else None,
+            played["distilled"][task],
+        )
         for task in tasks
     ]
 
 
-def residual_outcomes(
+def outcomes_of_run(
     teacher: Teacher, states: Sequence[int], out: pathlib.Path, say: Say
-) -> list[bool]:
-    """Success of base + residual on held states: what the run's end measured, or played now."""
+) -> dict[str, list[bool]]:
+    """Success of `base` and `residual` on held states: what the run measured, or played now."""
     path = teacher.run.path / EVAL_INFO_FILE
     info = read_eval_info(path) if path.is_file() else {}
     if info.get("checkpoint") != str(teacher.checkpoint):
         folder = out / "evaluation" / f"residual-{teacher.task}"
         path = folder / EVAL_INFO_FILE
         if not path.is_file():
-            say(f"evaluating base + residual on {teacher.task}")
+            say(f"evaluating base and base + residual on {teacher.task}")
             evaluate_checkpoint(str(teacher.checkpoint), len(states), str(folder))
         info = read_eval_info(path)
-    rows = {r["init_state_id"]: r for r in info["episodes"] if r["policy"] == "residual"}
-    return [bool(rows[state]["success"]) for state in states]
+    outcomes: dict[str, list[bool]] = {}
+    for policy in ("base", "residual"):
+        rows = {r["init_state_id"]: r for r in info["episodes"] if r["policy"] == policy}
+        outcomes[policy] = [bool(rows[state]["success"]) for state in states]
+    return outcomes

@@ -38,7 +38,9 @@ def run(tmp_path):
     (best / "residual_sac.json").write_text(json.dumps({"env_steps": 100, "has_manifest": True}))
     write_manifest(best)
     episodes = [EpisodeResult(True, 1.0, 1.0, 30, init_state_id=0)]
-    write_eval_info(run.path / "eval_info.json", episodes, extra={"checkpoint": str(best)})
+    base = [EpisodeResult(False, 0.0, 0.0, 150, init_state_id=0)]
+    extra = {"checkpoint": str(best)}
+    write_eval_info(run.path / "eval_info.json", episodes, base=base, extra=extra)
     return run
 
 
@@ -49,8 +51,9 @@ def test_each_stage_is_kept_and_recognised(run, tmp_path):
     config = load_config(DistillConfig, [*SMALL, f"--output_dir={out}"])
     said: list[str] = []
     summary = distill(config, [run.path], said.append)
-    assert [line.split()[0] for line in said] == ["fine-tuning:"] + ["evaluating"] * 4
+    assert [line.split()[0] for line in said] == ["fine-tuning:"] + ["evaluating"] * 3
     assert summary["residual_success"] == 1.0
+    assert summary["tasks"][TASK]["base"] == 0.0  # as the run measured it
     assert summary["tasks"][OTHER]["residual"] is None
     assert {"table.md", "success.png", "summary.json"} <= {path.name for path in out.iterdir()}
     about = json.loads((out / "policy/PROVENANCE.json").read_text())
