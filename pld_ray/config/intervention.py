@@ -44,9 +44,11 @@ class InterventionConfig:
         "first environment step.",
         within="[0, 1]",
     )
-    decay_steps: int = option(
-        20_000,
-        "Environment steps over which that probability falls to 0, linearly.",
+    decay_steps: int | None = option(
+        None,
+        "Environment steps over which the scripted person's help fades to 0, linearly: "
+        "`probability`, or of takeover=no_progress the share of the stuck moments in which they "
+        "do take over; in the others they wait `patience_steps` again. None fades nothing.",
         within="[1, 1e10]",
     )
     hold_steps: int | None = option(

@@ -91,14 +91,18 @@ class ScriptedPerson:
 
     def _takes_over(self, i: int, watch: _Watch, env_steps: int) -> bool:
         options = self._options
+        decay = options.decay_steps
+        willing = 1.0 if decay is None else max(0.0, 1.0 - env_steps / decay)
         if options.takeover == "random":
-            left = max(0.0, 1.0 - env_steps / options.decay_steps)
-            return bool(self._rng.random() < options.probability * left)
+            return bool(self._rng.random() < options.probability * willing)
         remaining = self._helpers[i].remaining()
         watch.waited += 1
         if remaining < watch.best - PROGRESS:
             watch.best, watch.waited = remaining, 0
-        return watch.waited >= options.patience_steps
+        if watch.waited < options.patience_steps:
+            return False
+        watch.waited = 0  # who does not help now waits as long again
+        return bool(self._rng.random() < willing)
 
 
 def make_helper(environments: Sequence[Any]) -> Callable[[int], Helper]:

@@ -317,6 +317,19 @@ def test_random_takeovers_fade_over_environment_steps():
     assert shares[2:] == [0, 0]
 
 
+def test_help_where_nothing_moves_fades_too_and_waits_again_where_it_is_not_given():
+    options = {"patience_steps": 4, "hold_steps": 1, "decay_steps": 1000}
+    stuck = [[1.0] * 4000]
+    shares = [
+        np.mean([bool(t) for t in turns(scripted(stuck, **options), 4000, env_steps=steps)])
+        for steps in (0, 500, 1000)
+    ]
+    # a period is four steps of patience and, where help is given, one of it
+    assert shares[0] == pytest.approx(1 / 5, abs=0.001)
+    assert shares[1] == pytest.approx(0.5 / 4.5, abs=0.01)
+    assert shares[2] == 0
+
+
 def test_nothing_is_asked_where_a_reset_takes_no_action():
     person = scripted([[1.0] * 9], patience_steps=1)
     assert person.intervene({}, np.zeros(1, bool), 0) is NOTHING
