@@ -100,15 +100,18 @@ class FinetuneLoop:
                 self.windows, config.algorithm, updates, config.loader_workers, trainer.ranks
             )
             collected: dict[str, list[float]] = {}
+            utilisation = trainer.utilisation()
             for micro_batches in batches:
                 clock = time.monotonic()
-                for name, value in trainer.update(micro_batches).items():
+                with utilisation.of_update():
+                    metrics = trainer.update(micro_batches)
+                for name, value in metrics.items():
                     collected.setdefault(f"train/{name}", []).append(value)
                 self.state.train_wall_s += time.monotonic() - clock
                 on_samples(config.algorithm.batch_size)
                 if trainer.updates % RECORD_UPDATES == 0:
                     means = {name: float(np.mean(v)) for name, v in collected.items()}
-                    self.record({**means, **trainer.memory()})
+                    self.record({**means, **trainer.memory(), **utilisation.take()})
                     collected = {}
                 self._evaluate_when_due()
                 if self.state.checkpoint_due(trainer.updates, config.checkpoint.interval_steps):

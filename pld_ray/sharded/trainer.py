@@ -41,6 +41,7 @@ from pld_ray.sharded.optimization import learning_rate_share, make_average, make
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding, most_held_gb, sum_and_clip
 from pld_ray.sharded.trainee import Trainee
+from pld_ray.sharded.utilisation import Utilisation
 
 Batch = dict[str, Any]
 
@@ -118,6 +119,11 @@ class Trainer:
         self.updates += 1
         learning_rate = max(group["lr"] for group in self.optimizer.param_groups)
         return {**metrics, "grad_norm": float(norm), "learning_rate": learning_rate}
+
+    def utilisation(self) -> Utilisation:
+        """To be wrapped around updates."""
+        dtype = torch.bfloat16 if self.computes_in_bfloat16 else torch.float32
+        return Utilisation(self.device, dtype, self.params.batch_size)
 
     def memory(self) -> dict[str, float]:
         """`memory/most_gb` of any rank so far; `memory/balance`, the ranks' mean over it."""
