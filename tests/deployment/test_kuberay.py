@@ -134,6 +134,7 @@ JOB = closed(
 SELECTING_JOB = closed(
     "entrypoint clusterSelector",
     entrypoint=TEXT,
+    entrypointNumCpus={"type": "number", "minimum": 0},
     clusterSelector=closed("ray.io/cluster", **{"ray.io/cluster": TEXT}),
     submissionMode={"enum": ["K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"]},
     submitterConfig=closed(backoffLimit=WHOLE),
@@ -163,6 +164,7 @@ def groups(cluster) -> dict[str, dict]:
         ("raycluster", "RayCluster", CLUSTER),
         ("rayjob", "RayJob", JOB),
         ("rayjob_finetune", "RayJob", SELECTING_JOB),
+        ("rayjob_distill", "RayJob", SELECTING_JOB),
     ],
 )
 def test_a_manifest_has_the_fields_of_its_kind_and_no_others(manifests, name, kind, schema):
@@ -175,15 +177,16 @@ def test_the_jobs_cluster_is_the_cluster(manifests, cluster):
     assert manifests["rayjob"]["spec"]["rayClusterSpec"] == cluster
 
 
-def test_the_cluster_can_hold_the_learners_of_the_fine_tuning_job(manifests, groups, capsys):
+@pytest.mark.parametrize("command", ["finetune", "distill"])
+def test_the_cluster_can_hold_the_learners_of_a_job(command, manifests, groups, capsys):
     from pld_ray.cli import main
 
-    job = manifests["rayjob_finetune"]["spec"]
+    job = manifests[f"rayjob_{command}"]["spec"]
     name = manifests["raycluster"]["metadata"]["name"]
     assert job["clusterSelector"] == {"ray.io/cluster": name}
-    program, *command = shlex.split(job["entrypoint"])
-    assert program == "pld-ray"
-    assert main([*command, "--print_config"]) == 0
+    program, *words = shlex.split(job["entrypoint"])
+    assert (program, words[0]) == ("pld-ray", command)
+    assert main([*words, "--print_config"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     learners = config["learners"]
     assert learners["num_learners"] <= groups["learning"]["maxReplicas"]
