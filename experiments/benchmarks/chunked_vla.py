@@ -26,28 +26,24 @@ from pld_ray.algorithm.chunked.optimizers import make_optimizers
 from pld_ray.algorithm.chunked.update import ChunkedUpdate
 from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.lerobot_actor import LeRobotActor
 from pld_ray.replay import ChunkRing
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests/policies"))
 from tiny_policies import SIDE, STATE, make_observations, save_policy
 
-CANDIDATES, HORIZON, STEPS, BATCH, ACTION_DIM, ROWS = 32, 5, 10, 16, 7, 8
+CANDIDATES, HORIZON, STEPS, BATCH, ACTION_DIM = 32, 5, 10, 16, 7
 TEXT = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32}
 VISION = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 6, "image_size": 128}
 EPISODES = (12, 15, 9)
 
 
 def measure(turns: int) -> dict[str, float]:
-    """`candidates_speedup`, `batched_rows_speedup` and `peak_memory_ratio`."""
+    """`candidates_speedup` and `peak_memory_ratio`."""
     with tempfile.TemporaryDirectory() as folder:
         actor = small_actor(pathlib.Path(folder))
-        return {
-            "candidates_speedup": candidates_speedup(actor, turns),
-            "batched_rows_speedup": batched_rows_speedup(actor, turns),
-            "peak_memory_ratio": peak_memory_ratio(actor),
-        }
+        speedup = candidates_speedup(actor, turns)
+        return {"candidates_speedup": speedup, "peak_memory_ratio": peak_memory_ratio(actor)}
 
 
 def small_actor(folder: pathlib.Path) -> LeRobotActor:
@@ -88,24 +84,6 @@ def candidates_speedup(actor: LeRobotActor, turns: int) -> float:
                 times.append(time.perf_counter() - began)
             ratios.append(times[1] / times[0])
     return float(np.median(ratios))
-
-
-def batched_rows_speedup(actor: LeRobotActor, turns: int) -> float:
-    """Seconds of chunks for 8 observations one by one, over those of all in one network call."""
-    networks = make_update(actor).networks
-    networks.keep_what_acts()
-    observations = make_observations(ROWS, 0)
-    shapes = {key: value.shape[1:] for key, value in observations.items()}
-    rows = list(range(ROWS))
-
-    def seconds(batch_rows: int | None) -> float:
-        policy = ChunkPolicy(networks, shapes, batch_rows=batch_rows)
-        started = time.perf_counter()
-        policy.infer(observations, [""] * ROWS, rows, rows)
-        return time.perf_counter() - started
-
-    pairs = [(seconds(None), seconds(ROWS)) for _ in range(turns + 1)][1:]
-    return float(np.median([alone / together for alone, together in pairs]))
 
 
 def peak_memory_ratio(actor: LeRobotActor) -> float:

@@ -23,14 +23,6 @@ class NoPolicyConfig(PolicyConfig):
         "`inline`: what is learnt plays in each env runner. `pool`: in Ray actors, for big actors; "
         "runners then hold no networks. Experimental: no big policy has played there.",
     )
-    batch_rows: int | None = option(
-        None,
-        "With `pool` and actor=lerobot: observations of each network call of a replica, of several "
-        "requests together, padded where fewer wait, so that no chunk depends on its neighbours. "
-        "None computes one by one, bit for bit what `inline` does. Experimental: no run was made "
-        "with it.",
-        within="[2, 4096]",
-    )
 
 
 @dataclass
@@ -68,10 +60,7 @@ class ACRLPDTrainConfig(TrainConfig):
         for name in ("offline_cache", "pretrained_critic"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name} is of pld-ray train: pld-ray acrlpd has no base policy")
-        pooled, runners, rows = self.uses_pool, self.runners, self.policy.batch_rows
-        if rows is not None:
-            check_batch_rows(rows, pooled, self.algorithm.actor, self.policy.max_batch_size)
-        check_pool(pooled, runners.sampling, self.evaluation.num_env_runners)
+        check_pool(self.uses_pool, self.runners.sampling, self.evaluation.num_env_runners)
         if self.learners.num_learners:
             self._check_learners()
 
@@ -115,24 +104,6 @@ class ACRLPDTrainConfig(TrainConfig):
     @property
     def uses_pool(self) -> bool:
         return self.policy.placement == "pool"
-
-
-def check_batch_rows(rows: int, pooled: bool, actor: str, max_batch_size: int) -> None:
-    """Refuse batches where there are none, or that requests could never fill.
-
-    Raises:
-        ConfigError: naming the option.
-    """
-    if not pooled or actor != "lerobot":
-        raise ConfigError(
-            f"policy.batch_rows={rows}: must be null but with policy.placement=pool and "
-            "algorithm.actor=lerobot, whose observations are computed together"
-        )
-    if rows > max_batch_size:
-        raise ConfigError(
-            f"policy.batch_rows={rows}: must be at most policy.max_batch_size={max_batch_size}, "
-            "the rows that a replica takes together"
-        )
 
 
 def check_pool(pooled: bool, sampling: str, evaluation_runners: int) -> None:

@@ -218,7 +218,7 @@ def check_candidates(config: ACRLPDTrainConfig) -> None:
     params = config.algorithm
     facts, total = actor_facts(params), machine_memory()
     learnt = params.batch_size // config.micro_batches * params.target_draws
-    rows = max(learnt, (config.policy.batch_rows or 1) * params.acting_candidates)
+    rows = max(learnt, params.acting_candidates)
     if facts is not None and rows * facts.cache_bytes > total:
         raise ConfigError(
             f"what {facts.checkpoint.directory} keeps of an observation would take at least "

@@ -82,7 +82,6 @@ def make_player(
     params: Mapping[str, Any],
     seed: int,
     tasks: Sequence[str],
-    batch_rows: int | None = None,
 ) -> ChunkPolicy:
     """What plays in a pool's replica: candidates and their choice in one request.
 
@@ -91,7 +90,6 @@ def make_player(
         params: of `ACRLPDParams`.
         seed: of the networks, until weights are taken.
         tasks: instructions.
-        batch_rows: see `ChunkPolicy`.
     """
     import torch
 
@@ -108,8 +106,7 @@ def make_player(
     if networks.frozen_features is not None:
         networks.frozen_features.to(device)
     shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
-    networks = networks.to(device).requires_grad_(False).eval()
-    return ChunkPolicy(networks, shapes, seed=(), batch_rows=batch_rows)
+    return ChunkPolicy(networks.to(device).requires_grad_(False).eval(), shapes, seed=())
 
 
 def write_actor(actor: LeRobotActor, folder: Path) -> None:

@@ -52,13 +52,6 @@ def test_a_pool_plays_what_an_actor_inline_plays_bit_for_bit(build, demonstratio
     assert chunks.num_rows <= metrics["rows"] <= 2 * chunks.num_rows + 1000
 
 
-def test_a_replica_is_told_how_many_rows_it_computes_together(demonstrations):
-    config = small_config(demonstrations).training(actor="lerobot", actor_path="policy")
-    assert config.base_policy(placement="pool").pool_spec().arguments["batch_rows"] is None
-    config.base_policy(batch_rows=4)
-    assert config.pool_spec().arguments["batch_rows"] == 4
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -12,7 +12,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, check_batch_rows, check_pool
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, check_pool
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.policies.actors import actor_facts, check_actor
 from pld_ray.pool import PoolSpec
@@ -72,8 +72,6 @@ class ACRLPDConfig(OffPolicyConfig):
             return super().pool_spec()
         spec = self.get_default_rl_module_spec()
         arguments = {name: spec.model_config[name] for name in ("params", "seed", "tasks")}
-        options: Any = self.base_policy_options
-        arguments["batch_rows"] = options.batch_rows
         make_policy = "pld_ray.policies.actors:make_player"
         return dataclasses.replace(
             super().pool_spec(), make_policy=make_policy, arguments=arguments
@@ -82,9 +80,6 @@ class ACRLPDConfig(OffPolicyConfig):
     def validate(self) -> None:
         super().validate()
         check_pool(self.uses_pool, self.sampling, self.evaluation_num_env_runners)
-        options: Any = self.base_policy_options
-        if (rows := options.batch_rows) is not None:
-            check_batch_rows(rows, self.uses_pool, self.actor, options.max_batch_size)
 
     def get_default_learner_class(self) -> type:
         from pld_ray.rllib.chunked.learner import ACRLPDLearner
