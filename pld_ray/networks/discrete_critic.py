@@ -20,6 +20,8 @@ class DiscreteCritic(nn.Module):
         action_dim: A.
         num_choices: 3^G.
         hidden_dims: widths of the hidden layers (ReLU).
+        layer_norm: normalise before each ReLU, as LeRobot and HIL-SERL do: choices that nobody made
+            in a state are otherwise overrated without bound, and the target takes the best of them.
         preferred: joint choice whose Q starts a hair above the others; `hold` everywhere.
     """
 
@@ -29,13 +31,17 @@ class DiscreteCritic(nn.Module):
         action_dim: int,
         num_choices: int,
         hidden_dims: Sequence[int] = (256, 256),
+        layer_norm: bool = True,
         preferred: int = 0,
     ) -> None:
         super().__init__()
         widths = [observation_dim + action_dim, *hidden_dims]
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU(inplace=True)]
+            layers.append(nn.Linear(inputs, outputs))
+            if layer_norm:  # the next layer is affine
+                layers.append(nn.LayerNorm(outputs, elementwise_affine=False))
+            layers.append(nn.ReLU(inplace=True))
         self.trunk = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], num_choices)
         nn.init.zeros_(self.head.weight)

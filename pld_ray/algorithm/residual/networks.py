@@ -135,6 +135,7 @@ class ResidualNetworks(ObservingNetworks):
             action_dim,
             num_choices=num_joint_choices(len(dims)),
             hidden_dims=self.params.hidden_dims,
+            layer_norm=self.params.critic_layer_norm,
             preferred=hold_all(len(dims)),
         )
         self.target_discrete_critic = copy.deepcopy(self.discrete_critic).requires_grad_(False)

@@ -52,3 +52,14 @@ def test_an_untrained_critic_holds():
     critic = DiscreteCritic(4, 2, 9, (8,), preferred=grippers.hold_all(2))
     choice = critic(torch.randn(32, 4), torch.randn(32, 2)).argmax(-1)
     assert (choice == grippers.hold_all(2)).all()
+
+
+def test_a_choice_that_nobody_made_is_worth_no_more_however_far_the_state_lies():
+    torch.manual_seed(0)
+    far = 1e4 * torch.randn(32, 4), torch.randn(32, 2)
+    for layer_norm in (True, False):
+        critic = DiscreteCritic(4, 2, 3, (8,), layer_norm)
+        torch.nn.init.uniform_(critic.head.weight, -1.0, 1.0)
+        # eight normalised units have length sqrt(8), and |w| <= 1
+        bounded = bool((critic(*far).abs() <= 8.0 + 1e-3).all())
+        assert bounded is layer_norm
