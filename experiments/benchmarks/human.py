@@ -1,7 +1,8 @@
-"""What a person at the robot costs, and what they bring.
+r"""What a person at the robot costs, and what they bring.
 
     python experiments/benchmarks/human.py --json
-    python experiments/benchmarks/human.py --json --seconds=0 --helped RUN... --alone RUN...
+    python experiments/benchmarks/human.py --json --seconds=0 --helped RUN... --alone RUN... \
+        --demonstrated STEPS...
 
 - `stepping_overhead_ms` <= 0.1: time that asking a person adds to one step of an environment, with
   hands off. A `ScriptedPerson` at a `PointEnv` and nobody take turns in one process, so that a busy
@@ -13,7 +14,7 @@
   median over seeds: `intervention_share_first` > 0.3 and `intervention_share_last` < 0.05, of the
   first and last tenth of the steps after the collection; `autonomous_success` >= 0.95 on the held
   states; `steps_to_90_ratio` <= 0.6: environment steps until the validation states are solved in
-  90 %, with the person over without, null where a run never gets there.
+  90 %, with the person (demonstrations included) over without, null where a run never gets there.
 - of runs from scratch on `lift_the_can` (`--lift`): `rlpd_lift_success` >= 0.9 on the held states.
 """
 
@@ -164,10 +165,10 @@ def held_success(run: pathlib.Path) -> float | None:
     return json.loads((run / "summary.json").read_text()).get("residual_success")
 
 
-def ratio(helped: pathlib.Path, alone: pathlib.Path) -> float | None:
-    """Steps that the helped run needed over those of the other."""
+def ratio(helped: pathlib.Path, alone: pathlib.Path, demonstrated: int) -> float | None:
+    """Steps that the helped run needed, its demonstrations included, over those of the other."""
     to = [steps_to(rows_of(run), "eval/residual_success") for run in (helped, alone)]
-    return to[0] / to[1] if to[0] and to[1] else None
+    return (to[0] + demonstrated) / to[1] if to[0] and to[1] else None
 
 
 def medians(runs: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
@@ -180,19 +181,23 @@ def medians(runs: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
 
 
 def compare(
-    helped: Sequence[pathlib.Path], alone: Sequence[pathlib.Path], lift: Sequence[pathlib.Path]
+    helped: Sequence[pathlib.Path],
+    alone: Sequence[pathlib.Path],
+    lift: Sequence[pathlib.Path],
+    demonstrated: Sequence[int],
 ) -> dict[str, float | None]:
     """The figures of finished runs, those that can be told.
 
     Args:
         helped, alone: with a person and without, in the order of their seeds.
         lift: from scratch, on `lift_the_can`.
+        demonstrated: environment steps of the demonstrations of each helped run.
     """
     found: dict[str, float | None] = {}
     if helped:
         found |= medians([of_helped(run) for run in helped]) | {"seeds": len(helped)}
     if helped and len(alone) == len(helped):
-        pairs = zip(helped, alone, strict=True)
+        pairs = zip(helped, alone, demonstrated or [0] * len(helped), strict=True)
         found |= medians([{"steps_to_90_ratio": ratio(*pair)} for pair in pairs])
     if lift:
         found |= medians([{"rlpd_lift_success": held_success(run)} for run in lift])
@@ -211,9 +216,15 @@ def main() -> None:
     parser.add_argument("--helped", help="runs with a person", **folders)
     parser.add_argument("--alone", help="the same runs without", **folders)
     parser.add_argument("--lift", help="runs from scratch on lift_the_can", **folders)
+    parser.add_argument(
+        "--demonstrated", type=int, nargs="+", default=[],
+        help="environment steps of the demonstrations of each of --helped",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    measured: dict[str, Any] = compare(arguments.helped, arguments.alone, arguments.lift)
+    measured: dict[str, Any] = compare(
+        arguments.helped, arguments.alone, arguments.lift, arguments.demonstrated
+    )
     if arguments.seconds:
         measured["stepping_overhead_ms"] = stepping_overhead(arguments.blocks, arguments.steps)
         measured |= late_steps(arguments.seconds)
