@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -46,8 +46,11 @@ VARIABLES = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths of the configuration are relative to where it started
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
 }
+START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+START_TIMEOUT_S, ELASTIC_START_TIMEOUT_S = 600, 30
+"""Ray Train waits so long for the resources of all learners, then looks again. Where fewer may do
+it asks for as many as it believes to be there, and believes in a node for 20 s after its death."""
 
 
 class StopFile:
@@ -119,26 +122,44 @@ def train_together(
     """
     shutil.rmtree(run.path / RAY_TRAIN, ignore_errors=True)
     (run.path / STOP_FILE).unlink(missing_ok=True)
-    for name, value in VARIABLES.items():
-        os.environ.setdefault(name, value)
-    asked = learner_demands(config)
-    own_ray = start_ray(config, asked=asked)
-    quiet_ray()
+    with variables(is_elastic(config)):
+        asked = learner_demands(config)
+        own_ray = start_ray(config, asked=asked)
+        quiet_ray()
+        try:
+            check_cluster(config, asked)
+            return watched(make_trainer(config, run, resumes, rank), run, on_updates)
+        finally:
+            (run.path / STOP_FILE).unlink(missing_ok=True)
+            shutil.rmtree(run.path / RAY_TRAIN, ignore_errors=True)
+            if own_ray:
+                ray.shutdown()
+
+
+def is_elastic(config: Config) -> bool:
+    """Whether fewer learners may go on where some were lost."""
+    return config.learners.min_learners not in (None, config.learners.num_learners)
+
+
+@contextlib.contextmanager
+def variables(elastic: bool) -> Iterator[None]:
+    """What Ray Train takes from this process's environment; what the user has set stays."""
+    timeout = ELASTIC_START_TIMEOUT_S if elastic else START_TIMEOUT_S
+    wanted = {**VARIABLES, START_TIMEOUT: str(timeout)}
+    own = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(own)
     try:
-        check_cluster(config, asked)
-        return watched(make_trainer(config, run, resumes, rank), run, on_updates)
+        yield
     finally:
-        (run.path / STOP_FILE).unlink(missing_ok=True)
-        shutil.rmtree(run.path / RAY_TRAIN, ignore_errors=True)
-        if own_ray:
-            ray.shutdown()
+        for name in own:
+            del os.environ[name]
 
 
 def make_trainer(config: Config, run: RunDir, resumes: bool, rank: Rank) -> TorchTrainer:
     """Ray Train around `rank`."""
     learners = config.learners
     number: int | tuple[int, int] = learners.num_learners
-    if learners.min_learners not in (None, learners.num_learners):
+    if is_elastic(config):
         number = (learners.min_learners or 1, learners.num_learners)
     return TorchTrainer(
         run_rank,

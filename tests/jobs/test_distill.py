@@ -6,6 +6,7 @@ import json
 import pathlib
 
 import pytest
+from safetensors.torch import load_file
 from sharded_data import write_dataset
 
 from pld_ray.config import ConfigError, TrainConfig
@@ -14,9 +15,9 @@ from pld_ray.config.file import load_config
 from pld_ray.evaluation.eval_info import write_eval_info
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import write_manifest
-from pld_ray.jobs.distill import distill
+from pld_ray.jobs.distill import distill, learn
 from pld_ray.jobs.distill_table import Row, cell_text, write_results
-from pld_ray.policies import load_base_policy
+from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.runs.run_dir import RunDir
 
 TASK, OTHER = "lift_the_can", "pick_up_the_can_and_place_it_in_the_bin"
@@ -78,6 +79,21 @@ def test_the_control_learns_from_the_base_policy_alone(run, tmp_path):
     about = json.loads((out / "policy/PROVENANCE.json").read_text())
     assert about["distilled_from"] == []
     assert [pathlib.Path(d["path"]).parent.name for d in about["datasets"]] == ["control", "base"]
+
+
+def test_learners_learn_what_one_process_does(tmp_path):
+    write_dataset(tmp_path / "data", (12, 9, 20))
+    learnt = []
+    ways = ["--algorithm.accumulation=2"], ["--learners.num_learners=2"]
+    for number, way in enumerate(ways):
+        out = tmp_path / str(number)
+        config = load_config(DistillConfig, [*SMALL, *way, "--algorithm.learning_rate=3e-4"])
+        folder = learn(config, [str(tmp_path / "data")], [1.0], out, str)
+        learnt.append(load_file(folder / "model.safetensors"))
+    one, two = learnt
+    before = load_file(EMBEDDED_ACT / "model.safetensors")
+    assert max(float((one[name] - before[name]).abs().max()) for name in one) > 1e-5
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) <= 1e-6
 
 
 def test_the_fine_tuning_takes_the_learners_that_are_asked_for():
