@@ -8,13 +8,16 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from chaos import POINT_RUN, check_counts, progress, wait_for
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import load_config
+from pld_ray.data.dataset import open_datasets
 from pld_ray.jobs.cluster import alive_nodes, check_cluster
 from pld_ray.rllib import ResidualSACConfig
+from pld_ray.runs.journal import read_history
 
 AT_THE_ROBOT = ["--runners.num_env_runners=1", "--placement.env_runner={robot: 1}"]
 
@@ -40,6 +43,7 @@ class Seen:
 
 
 COLUMNS = ("state", "environment_state")
+COUNTED = ("env_steps", "stored_steps", "collection_stored_steps", "updates", "episodes")
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.chaos)])
@@ -102,14 +106,35 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def env_steps(folder):
+    """That a run has written down so far."""
+    return read_history(folder / "metrics.jsonl")[-1]["env_steps"]
+
+
+def stored_steps(folder):
+    """Each step that went into the online replay of a run, by what was seen and done."""
+    names = [*(f"observation.{name}" for name in COLUMNS), "action"]
+    tables = [dataset.columns(names) for dataset in open_datasets(folder / "buffer")]
+    return np.concatenate([np.hstack([table[name] for name in names]) for table in tables])
+
+
 @pytest.mark.chaos
-def test_two_commands_and_an_actor_that_is_killed(start_run, tmp_path):
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.timeout(1500))])
+def test_two_commands_and_an_actor_that_is_killed(kills, start_run, tmp_path):
     port, log = free_port(), tmp_path / "actor.log"
 
     def start_actor():
         command = [sys.executable, "-m", "pld_ray.cli", "actor", f"--address=127.0.0.1:{port}"]
         with log.open("a") as out:
             return subprocess.Popen(command, stdout=out, stderr=out, env=dict(os.environ))
+
+    def goes_on():
+        before = env_steps(folder)
+        wait_for(lambda: env_steps(folder) > before, "another step")
+
+    def said(words, times):
+        report = folder / "train.log"
+        wait_for(lambda: report.read_text().count(words) == times, f"{words!r}, {times} times")
 
     actor, folder = start_actor(), tmp_path / "run"
     try:
@@ -121,17 +146,26 @@ def test_two_commands_and_an_actor_that_is_killed(start_run, tmp_path):
             f"--output_dir={folder}",
             f"--ray_port={port}",
             "--placement.wait_s=240",
-            "--total_steps=12000",
+            "--dump_interval=4000",
+            f"--total_steps={9_000 + 3_000 * kills}",
         )
         wait_for(lambda: list((folder / "checkpoints").glob("step_*")), "the first checkpoint")
-        actor.kill()
-        actor.wait()
-        said = folder / "train.log"
-        wait_for(lambda: "no env runner is left" in said.read_text(), "the loss")
-        actor = start_actor()
+        for kill in range(1, kills + 1):
+            goes_on()
+            actor.kill()
+            actor.wait()
+            said("no env runner is left", kill)
+            actor = start_actor()
+            said("env runner 1 is back", kill)
         assert run.wait(timeout=400) == 0
-        assert "env runner 1 is back" in said.read_text()
         counts = progress(folder, "final")
+        stored = stored_steps(folder)
+        print({name: counts[name] for name in COUNTED}, len(stored))
+        assert len(stored) == counts["stored_steps"] + counts["collection_stored_steps"]
+        assert len(np.unique(stored, axis=0)) == len(stored)
+        # the open episode, and what was on its way
+        lost = counts["env_steps"] - len(stored)
+        assert 0 <= lost <= (kills + 1) * 40 + counts["collection_env_steps"]
         owed = 0.1 * counts["stored_steps"]
         assert counts["updates"] + counts["update_debt"] == pytest.approx(owed)
         command = [sys.executable, "-m", "pld_ray.cli", "eval"]
@@ -140,7 +174,7 @@ def test_two_commands_and_an_actor_that_is_killed(start_run, tmp_path):
         assert "on 2 held init states" in printed.stdout
         actor.send_signal(signal.SIGTERM)
         assert actor.wait(timeout=60) == 130
-        assert log.read_text().count("joined 127.0.0.1") == 3  # two for training, one to evaluate
+        assert log.read_text().count("joined 127.0.0.1") == kills + 2  # the last one to evaluate
     finally:
         actor.kill()
         actor.wait()
