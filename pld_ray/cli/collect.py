@@ -35,7 +35,7 @@ def parser() -> Parser:
     parser.value(
         "device",
         "NAME",
-        "a person takes over, as --intervention.device: scripted, keyboard, keyboard_ee, gamepad",
+        "a person takes over, as --intervention.device: scripted, keyboard, spacemouse, ...",
     )
     parser.value(
         "successes",

@@ -10,7 +10,8 @@ from pld_ray.options import option
 if TYPE_CHECKING:
     from pld_ray.config.groups import RunnersConfig
 
-ATTENDED = ("keyboard", "keyboard_ee", "gamepad")
+DeviceName = Literal["none", "scripted", "keyboard", "keyboard_ee", "gamepad", "spacemouse"]
+ATTENDED = ("keyboard", "keyboard_ee", "gamepad", "spacemouse")
 """Devices that a person holds: they are one environment's, in the process of the command or at the
 only runner, on a machine of its own (`pld-ray actor`)."""
 
@@ -19,10 +20,11 @@ only runner, on a machine of its own (`pld-ray actor`)."""
 class InterventionConfig:
     """A person who takes over from the policy while it learns (HIL-SERL; seed 003)."""
 
-    device: Literal["none", "scripted", "keyboard", "keyboard_ee", "gamepad"] = option(
+    device: DeviceName = option(
         "none",
         "Who intervenes: `none`, `scripted` (a demonstrator that knows the simulator), `keyboard` "
-        "(of this terminal, over SSH too), or LeRobot's teleoperators `keyboard_ee` and `gamepad`. "
+        "(of this terminal, over SSH too), a `spacemouse`, or LeRobot's teleoperators "
+        "`keyboard_ee` and `gamepad`. "
         "Experimental: only `none` and `scripted` were run to the end.",
     )
 

@@ -11,6 +11,7 @@ from pld_ray.rollout.device import Device, DeviceError, DevicePerson, check_dims
 from pld_ray.rollout.intervention import Intervenor
 from pld_ray.rollout.keyboard import HELP, TerminalKeyboard, tell_the_person
 from pld_ray.rollout.scripted_person import ScriptedPerson, check_helped, make_helper
+from pld_ray.rollout.spacemouse import open_spacemouse
 from pld_ray.rollout.teleoperator import TeleoperatorDevice, make_teleoperator
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 
@@ -39,6 +40,8 @@ def open_device(options: InterventionConfig) -> Device:
     """
     if options.device == "keyboard":
         return TerminalKeyboard(options)
+    if options.device == "spacemouse":
+        return open_spacemouse(options)
     return TeleoperatorDevice(make_teleoperator(options.device), options)
 
 
