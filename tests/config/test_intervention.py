@@ -10,7 +10,7 @@ from pld_ray.config.start_check import check_start
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--intervention.device=spacemouse"], "intervention.device='spacemouse': must be none"),
+        (["--intervention.device=joystick"], "intervention.device='joystick': must be none"),
         (["--intervention.device=scripted", "--runners.vectorization=subprocess"],
          "set runners.vectorization=in_process"),
         (["--intervention.device=keyboard"], "set runners.num_env_runners=0 and"),
