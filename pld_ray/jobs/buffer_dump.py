@@ -51,7 +51,8 @@ class BufferDump:
             OSError, DataError: what was given before could not be written.
         """
         for batch in batches:
-            self._submit(self._write, batch)
+            if batch.kept:  # a run that collects none hands over a batch without columns
+                self._submit(self._write, batch)
 
     def step(self, env_steps: int) -> None:
         """Close the datasets, beside the training, if an interval is over."""

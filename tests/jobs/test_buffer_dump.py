@@ -13,8 +13,11 @@ from picture_env import CAMERA, picture
 from pld_ray.config import TrainConfig
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in, recording_of
+from pld_ray.data.episode_writer import Recording
+from pld_ray.jobs.buffer_dump import BufferDump
 from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.training_loop import TrainingLoop
+from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.runs.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -129,3 +132,11 @@ def test_each_episode_once_however_often_the_run_is_killed(config, algorithm):
         assert np.array_equal(images, [picture(state) for state in states])
     demos = [e for _, _, e in episodes_in(str(run.path / "demo_buffer"), WANTED)]
     assert [bool(episode["success"].any()) for episode in demos] == [True, True]
+
+
+def test_a_run_that_collects_no_episodes_has_none_to_dump(tmp_path):
+    dump = BufferDump(tmp_path, Recording("reach the goal", 20), 10)
+    dump.take([ReplayBatch({}, [], "offline"), ReplayBatch({}, [9], skip=[0])])
+    dump.close(10)
+    dump.stop()
+    assert list(tmp_path.rglob("info.json")) == []
