@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pld_ray.config.arm import ArmConfig
 from pld_ray.options import option
+
+ROBOT_ENV = "pld_ray.rollout.robot.env:RobotEnv"
+ROBOT_EPISODE_LENGTH = 200
 
 
 @dataclass
@@ -35,7 +39,8 @@ class EnvConfig:
     )
     episode_length: int | None = option(
         None,
-        "Steps after which an episode is truncated; None is the suite's own horizon.",
+        "Steps after which an episode is truncated; None is the suite's own horizon, and 200 of a "
+        "robot.",
         within="[1, 1e6]",
     )
     assets: str | None = option(
@@ -76,16 +81,33 @@ class EnvConfig:
         "`task` then only name it.",
     )
     kwargs: dict[str, Any] = option({}, "Arguments of that environment.")
+    robot: dict[str, Any] = option(
+        {},
+        "A robot that LeRobot drives, in place of a simulation: `type` and its fields, as after "
+        "`--robot.` of `lerobot-record`, such as `{type: so101_follower, port: /dev/ttyACM0}`. "
+        "`task` names what it does. Experimental: MuJoCo's arms alone were driven.",
+    )
+    arm: ArmConfig = field(default_factory=ArmConfig)
+
+    @property
+    def environment_class(self) -> str | None:
+        """`module:class` of an environment that is none of LIBERO's: of the user's, or a robot."""
+        return ROBOT_ENV if self.robot else self.entry_point
 
     def settings(self) -> dict[str, Any]:
         """The environment's part of RLlib's `env_config`, see `create_vector_env`."""
         fields = dataclasses.asdict(self)
-        del fields["control_hz"]  # of whoever steps it
+        robot, arm = fields.pop("robot"), fields.pop("arm")
+        control_hz = fields.pop("control_hz")  # of whoever steps it
         judged = (
             {} if self.reward_classifier is None else {"reward_classifier": self.reward_classifier}
         )
         del fields["reward_classifier"]
         own = {"entry_point": fields.pop("entry_point"), "kwargs": fields.pop("kwargs")}
+        if robot:
+            length, task = self.episode_length or ROBOT_EPISODE_LENGTH, self.task.replace("_", " ")
+            about = {"control_hz": control_hz, "episode_length": length, "task": task}
+            own = {"entry_point": ROBOT_ENV, "kwargs": {"robot": robot, "arm": arm, **about}}
         return {**(fields if own["entry_point"] is None else own), **judged}
 
 

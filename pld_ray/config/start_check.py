@@ -27,7 +27,7 @@ def check_start(config: TrainConfig, learns: bool = True) -> None:
         check_imitated(config)
     try:
         check_paths(config)
-        if config.env.entry_point is None:
+        if config.env.environment_class is None:
             from envs.suites import find_task
 
             find_task(config.env.suite, config.env.task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pld_ray.config.arm import check_arm
 from pld_ray.config.credentials import refuse_password
 from pld_ray.config.groups import (
     CheckpointConfig,
@@ -128,6 +129,7 @@ class TrainConfig:
         try:
             self.algorithm.validate()
             self.intervention.check(self.runners, bool(self.placement.env_runner))
+            check_arm(self)
         except ValueError as error:
             raise ConfigError(str(error)) from error
         if self.ray_port is not None and self.ray_address is not None:

@@ -33,7 +33,7 @@ def in_task(
         env: what was simulated.
         films: init state -> path of its video.
     """
-    task_id = 0 if env.entry_point else find_task(env.suite, env.task).index
+    task_id = 0 if env.environment_class else find_task(env.suite, env.task).index
     return [
         dataclasses.replace(
             episode,

@@ -44,7 +44,7 @@ from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig, ResidualSACConfi
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.classifier_reward import ClassifierReward
-from pld_ray.rollout.entry_point import make_checked
+from pld_ray.rollout.entry_point import environment_class, make_checked
 from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
 from pld_ray.rollout.live_view import check_view
 from pld_ray.rollout.make_intervenor import check_intervention
@@ -95,7 +95,7 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
         if learns and algorithm.collects:
             OfflineCache(offline_cache_folder(config), {}).check_writable()
         env = open_environment(config)
-        if config.env.entry_point is None and config.env.suite.startswith("libero_"):
+        if config.env.environment_class is None and config.env.suite.startswith("libero_"):
             resolve_assets(config.env.suite, config.env.assets)
         settings = {"type": config.policy.type, "path": config.policy.path}
         settings |= config.policy.loader()
@@ -103,6 +103,8 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
         observations, actions = check_policy_matches(
             policy, env.observation_space, env.action_space
         )
+        if config.env.robot and config.runners.num_env_runners == 0:
+            env.check(config.intervention.device != "none")  # else the robot is where the runner is
         cameras = [*algorithm.cameras(observations), *policy.input_features]
         wanted = wanted_of(observations, actions, cameras, algorithm.env_config)
         if learns:
@@ -175,9 +177,14 @@ def open_environment(config: TrainConfig) -> Any:
     Raises:
         ValueError, OSError, ImportError, RenderingUnavailableError: why it cannot be opened.
     """
-    if config.env.entry_point is None:
+    if config.env.environment_class is None:
         return env_maker(config.env.settings())()
-    env = make_checked(config.env.entry_point, config.env.kwargs)
+    env: Any
+    if config.env.robot:  # nothing is moved here
+        settings = config.env.settings()
+        env = environment_class(settings["entry_point"])(**settings["kwargs"])
+    else:
+        env = make_checked(str(config.env.entry_point), config.env.kwargs)
     folder = config.env.reward_classifier
     return env if folder is None else ClassifierReward(env, load_classifier(folder))
 

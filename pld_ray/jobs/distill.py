@@ -102,8 +102,8 @@ def open_teachers(
         if type(own) is not TrainConfig or own.policy.type == "none":
             raise ConfigError(f"{path} is no residual run: give runs of pld-ray train")
         check_trusted(own, run.path / "config.yaml", trust)
-        if own.env.entry_point is not None:
-            raise ConfigError(f"{path}: env.entry_point has no suite of tasks to compare on")
+        if own.env.environment_class is not None:
+            raise ConfigError(f"{path}: {own.env.environment_class} has no suite to compare on")
         found = open_checkpoint(own.policy.path).fingerprint()
         if found != wanted:
             raise ConfigError(

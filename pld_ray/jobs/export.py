@@ -180,7 +180,7 @@ def environment_flags(run: pathlib.Path) -> list[str]:
     if not (run / CONFIG_FILE).is_file():
         return []
     env, usual = RunDir(run).load_config(object).env, EnvConfig()
-    if env.entry_point is not None:
+    if env.environment_class is not None:
         return []
     named = ("suite", "cameras", "environment_state", "image_size", "episode_length")
     changed = {name: getattr(env, name) for name in (*named, "rendering", "control_mode")}

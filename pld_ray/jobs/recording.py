@@ -11,7 +11,7 @@ from pld_ray.rllib.demonstrations import policy_identity
 from pld_ray.rollout import factory
 
 ACTION_NAMES = ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
-"""Of LIBERO's environments."""
+"""Of LIBERO's environments, and of a robot."""
 
 
 def frames_per_second(config: TrainConfig) -> int:
@@ -23,8 +23,8 @@ def frames_per_second(config: TrainConfig) -> int:
     fps = factory.steps_per_second(config.env.settings())
     if fps is None:
         raise ConfigError(
-            f"{config.env.entry_point} does not tell its steps per second, which a dataset needs: "
-            "give the class metadata = {'render_fps': N}"
+            f"{config.env.environment_class} does not tell its steps per second, which a dataset "
+            "needs: give the class metadata = {'render_fps': N}"
         )
     return round(fps)
 
@@ -41,11 +41,12 @@ def recording_of(config: TrainConfig, built: ResidualSACConfig, **about: Any) ->
         ConfigError: the environment does not tell its steps per second.
     """
     (task,) = factory.task_instructions(built.env_config)
-    own = config.env.entry_point is None
+    own, robot = config.env.environment_class is None, config.env.robot
+    names = ACTION_NAMES if config.env.arm.gripper is not None else ACTION_NAMES[:-1]
     return Recording(
         task=task,
         fps=frames_per_second(config),
-        robot_type="libero" if own else None,
+        robot_type="libero" if own else robot.get("type"),
         about={
             "environment": config.env.settings(),
             "base_policy": policy_identity(built),
@@ -53,5 +54,5 @@ def recording_of(config: TrainConfig, built: ResidualSACConfig, **about: Any) ->
             "seed": config.seed,
             **about,
         },
-        names={"action": ACTION_NAMES, "base_action": ACTION_NAMES} if own else {},
+        names={"action": names, "base_action": names} if own or robot else {},
     )

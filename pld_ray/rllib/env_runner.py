@@ -26,7 +26,7 @@ from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.intervention import Intervenor
 from pld_ray.rollout.live_view import LiveView, open_view
-from pld_ray.rollout.make_intervenor import make_intervenor
+from pld_ray.rollout.make_intervenor import attend, make_intervenor
 from pld_ray.rollout.messages import EpisodeBatch, Failure, PublishedWeights, SampleRequest
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv, Observation
@@ -59,6 +59,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     def make_env(self) -> None:
         super().make_env()
         self.env = InfosPerEnv(self.env.unwrapped, self._make_clock())
+        attend(self.config.intervention, self.env.unwrapped)
         self._streams = None
         self.params = self.config.learner_params()
         if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
@@ -227,7 +228,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         if contestant.weights is not None:
             self.take_weights(contestant.weights)
         if self._evaluation_env is None:
-            config = {**factory.unjudged(self.config.env_config), "num_envs": self.num_envs}
+            config = {**factory.for_evaluation(self.config.env_config), "num_envs": self.num_envs}
             made = factory.make_env(self.config.env, config)
             self._evaluation_env = InfosPerEnv(made, self._make_clock())
         results = self.play(self._evaluation_env, init_state_ids, contestant)

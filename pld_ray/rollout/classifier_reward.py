@@ -63,7 +63,8 @@ class ClassifierReward(Transparent):
         self._in_a_row = self._in_a_row + 1 if positive else 0
         fired = self._in_a_row >= self.classifier.consecutive
         ends = fired or (bool(terminated) and not is_success)
-        info = {**info, "is_success": fired, "true_success": self._true_success}
+        true_success = None if hasattr(self.env.unwrapped, "asks_person") else self._true_success
+        info = {**info, "is_success": fired, "true_success": true_success}
         return observation, float(fired), ends, bool(truncated), info
 
 

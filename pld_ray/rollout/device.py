@@ -36,11 +36,13 @@ class Reading:
             keep the base policy's command. None: hands off.
         verdict: how the episode ends, where the person has just said so.
         paused: nothing shall move.
+        stop: a robot shall hold still now, and go on when it is asked to.
     """
 
     action: Mapping[int, float] | None = None
     verdict: Verdict | None = None
     paused: bool = False
+    stop: bool = False
 
 
 class Device(Protocol):

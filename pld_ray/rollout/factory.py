@@ -12,6 +12,7 @@ import ray
 from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envs
+from pld_ray.config.groups import ROBOT_ENV
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.policies import BasePolicy, NoBasePolicy
 from pld_ray.rollout.classifier_reward import classified
@@ -88,6 +89,16 @@ def unjudged(env_config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in env_config.items() if name != CLASSIFIER}
 
 
+def for_evaluation(env_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The environment with its own reward, which a robot has not: there the classifier judges."""
+    return dict(env_config) if is_robot(env_config) else unjudged(env_config)
+
+
+def is_robot(env_config: Mapping[str, Any]) -> bool:
+    """Whether it is an arm that LeRobot drives."""
+    return bool(env_config.get("entry_point") == ROBOT_ENV)
+
+
 def make_env(name: str, env_config: Mapping[str, Any]) -> Any:
     """The vector environment that is registered with Ray as `name`."""
     if name == ENV_NAME:
@@ -130,7 +141,10 @@ def wanted_of(
 
 
 def steps_per_second(env_config: Mapping[str, Any]) -> float | None:
-    """The environment's steps per second, gymnasium's `render_fps`; None where it is not told."""
+    """The environment's steps per second: a robot's control rate, else gymnasium's `render_fps`;
+    None where it is not told."""
+    if is_robot(env_config):
+        return float(env_config["kwargs"]["control_hz"])
     entry_point = env_config.get("entry_point")
     made: Any = environment_class(entry_point) if entry_point else envs.LiberoEnv
     return getattr(made, "metadata", {}).get("render_fps")
@@ -138,6 +152,8 @@ def steps_per_second(env_config: Mapping[str, Any]) -> float | None:
 
 def task_instructions(env_config: Mapping[str, Any]) -> list[str]:
     """The instruction of the configured task, in words; what a task embedding is made of."""
+    if is_robot(env_config):
+        return [str(env_config["kwargs"]["task"])]
     if env_config.get("entry_point"):
         return [str(env_config.get("task", ""))]
     settings = {key: env_config[key] for key in ("suite", "task") if env_config.get(key)}

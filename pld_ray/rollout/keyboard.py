@@ -43,11 +43,13 @@ VERDICTS: dict[str, Verdict] = {
     "\b": "discard",
 }
 PAUSE = "p"
+STOP = " "
+"""Of a robot; nothing in a simulation."""
 RELEASE_S = 1.0
 """Seconds without a key after which the policy acts again; until then the arm holds still."""
 HELP = (
     "keys: w/s a/d r/f move, u/o i/k j/l turn, c/v close/open the gripper, x hands off, "
-    "Enter success, 0 failure, Backspace record again, p pause"
+    "Enter success, 0 failure, Backspace record again, p pause, space stops a robot"
 )
 
 
@@ -87,7 +89,7 @@ class TerminalKeyboard:
         self._last_key = -float("inf")
         self._verdict: Verdict | None = None
         self._grip: float | None = None
-        self._paused = self._lost = False
+        self._paused = self._lost = self._stop = False
         self._wake, self._woken = os.pipe()
         atexit.register(self.close)
         tty.setcbreak(self._fd)
@@ -99,6 +101,9 @@ class TerminalKeyboard:
         with self._lock:
             if self._lost:
                 raise DeviceLostError("the terminal of the keyboard is gone")
+            if self._stop:
+                self._stop = False
+                return Reading(stop=True)
             if self._paused:
                 return Reading(paused=True)
             verdict, self._verdict = self._verdict, None
@@ -161,6 +166,9 @@ class TerminalKeyboard:
             self._pressed, self._last_key = {}, -float("inf")
         elif key in VERDICTS:
             self._verdict = VERDICTS[key]
+        elif key == STOP:
+            self._stop, self._paused = True, False
+            self._pressed, self._verdict = {}, None
         elif key == PAUSE:
             self._paused = not self._paused
 

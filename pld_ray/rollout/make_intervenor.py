@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pld_ray.config.intervention import InterventionConfig
+from pld_ray.config.intervention import ATTENDED, InterventionConfig
 from pld_ray.rollout.device import Device, DeviceError, DevicePerson, check_dims
 from pld_ray.rollout.intervention import Intervenor
 from pld_ray.rollout.keyboard import HELP, TerminalKeyboard, tell_the_person
+from pld_ray.rollout.robot.person import ArmDevice
 from pld_ray.rollout.scripted_person import ScriptedPerson, check_helped, make_helper
 from pld_ray.rollout.spacemouse import open_spacemouse
 from pld_ray.rollout.teleoperator import TeleoperatorDevice, make_teleoperator
@@ -45,6 +46,17 @@ def open_device(options: InterventionConfig) -> Device:
     return TeleoperatorDevice(make_teleoperator(options.device), options)
 
 
+def attend(options: InterventionConfig, env: BaseActionVectorEnv) -> None:
+    """A robot's person takes their device, for its resets and stops too.
+
+    Raises:
+        DeviceError: it is not there.
+    """
+    for robot in env.robots:
+        if options.device in ATTENDED and robot.arm.device is None:
+            robot.arm.device = open_device(options)
+
+
 def make_intervenor(
     options: InterventionConfig, env: BaseActionVectorEnv, rng: np.random.Generator
 ) -> Intervenor | None:
@@ -64,7 +76,8 @@ def make_intervenor(
         own = np.random.default_rng(int(rng.integers(2**63)))
         return ScriptedPerson(make_helper(env.envs), env.num_envs, options, own)
     actions = env.group.action_space
-    device = open_device(options)
+    attend(options, env)
+    device = ArmDevice(env.robots[0]) if env.robots else open_device(options)
     try:
         check_dims(options.device, device.dims, options.fixed_dims, (actions.shape or (0,))[0])
     except DeviceError:

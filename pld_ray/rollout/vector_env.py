@@ -72,6 +72,11 @@ class BaseActionVectorEnv(VectorEnv):
         """The environments of this process; those in processes of their own cannot be reached."""
         return getattr(self.group, "envs", [])
 
+    @property
+    def robots(self) -> list[Any]:
+        """The `RobotEnv`s among them, at most one."""
+        return [env.unwrapped for env in self.envs if hasattr(env.unwrapped, "asks_person")]
+
     def play(self, policy: BasePolicy) -> None:
         """Ask this policy from now on; chunks begin anew."""
         self.base_policy = policy
@@ -150,9 +155,10 @@ class BaseActionVectorEnv(VectorEnv):
             for i in failed:
                 outcomes[i] = again[i]
         for i, outcome in enumerate(outcomes):
-            self._failed[i] = outcome.failure is not None
-            if self._failed[i]:
-                info = {"is_success": False, "task": self._tasks[i], "env_failure": outcome.failure}
+            failure = outcome.failure or outcome.info.get("env_failure")
+            self._failed[i] = failure is not None
+            if failure is not None:
+                info = {"is_success": False, "task": self._tasks[i], "env_failure": failure}
                 outcomes[i] = Outcome(self._last[i], truncated=True, info=info)
             elif i in resets:
                 self.chunks.reset([i])
@@ -193,7 +199,8 @@ class InfosPerEnv(VectorWrapper):
     """Infos as a list: what gymnasium's `DictInfoToList` gives, without the way through arrays.
 
     With a clock each step takes at least its period. The wait is after the environment's step, so
-    that who acts next, a person or the policy, is asked when its action is due.
+    that who acts next, a person or the policy, is asked when its action is due; a robot waits
+    itself, before it looks.
     """
 
     env: BaseActionVectorEnv
@@ -213,8 +220,14 @@ class InfosPerEnv(VectorWrapper):
         if self.clock is None:
             return self.env.step_all(actions)
         resets = self.env.resets_next
+        robots = self.env.robots
+        for robot in robots:  # one that has failed has been made anew
+            robot.clock = self.clock
         results = self.env.step_all(actions)
-        self.clock.restart() if resets else self.clock.tick()
+        if resets:
+            self.clock.restart()
+        elif not robots:
+            self.clock.tick()
         return results
 
 

@@ -32,6 +32,8 @@ def code_settings(config: TrainConfig | FinetuneConfig) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if env.entry_point is not None and not env.entry_point.startswith(OWN_PACKAGES):
         settings |= {"env.entry_point": env.entry_point, "env.kwargs": env.kwargs}
+    if env.robot:
+        settings["env.robot"] = env.robot
     placement = config.placement
     if placement.env_vars:
         settings["placement.env_vars"] = placement.env_vars

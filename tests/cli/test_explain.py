@@ -65,6 +65,12 @@ FIELDS = [
     field for field in config_fields().values() if len(choices_of(field.hint, field.option)) > 1
 ]
 
+ARM = [
+    *("--env.robot.type=x", "--env.arm.model=x", "--env.arm.end_effector=x"),
+    *("--env.arm.rest_pose={x: 0}", "--env.arm.bounds_low=[0, 0, 0]"),
+    *("--env.arm.bounds_high=[1, 1, 1]", "--env.control_hz=10", "--runners.num_env_runners=0"),
+]
+
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.key)
 def test_every_listed_value_is_accepted_and_another_is_not(field):
@@ -74,6 +80,7 @@ def test_every_listed_value_is_accepted_and_another_is_not(field):
         "intervention.device": ["--runners.num_env_runners=0"],
         "policy.rtc": ["--policy.prefetch=true"],
     }
+    needs |= {f.key: ARM for f in FIELDS if f.key.startswith("env.arm.")}
     for value in choices_of(field.hint, field.option):
         args = [f"--{field.key}={value}", *needs.get(field.key, [])]
         assert load_config(TrainConfig, args) is not None

@@ -74,6 +74,14 @@ def cluster(config):
     config.ray_address = "203.0.113.1:6379"
 
 
+def robot(config):
+    env = config.env
+    env.robot, env.control_hz = {"type": "so101_follower", "port": "/dev/ttyACM0"}, 10.0
+    env.arm.model, env.arm.end_effector, env.arm.rest_pose = "arm.urdf", "hand", {"pan": 0.0}
+    env.arm.bounds_low, env.arm.bounds_high = [0.0] * 3, [1.0] * 3
+    config.runners.num_env_runners = 0
+
+
 COMMANDS = {
     "resume": lambda run: ["train", f"--resume={run}"],
     "dry_run": lambda run: ["train", f"--resume={run}", "--dry_run"],
@@ -87,6 +95,7 @@ FOREIGN = {
     "variables": env_vars,
     "a folder of code": working_dir,
     "a cluster": cluster,
+    "a robot that is here": robot,
 }
 
 

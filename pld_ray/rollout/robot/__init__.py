@@ -1,0 +1,1 @@
+"""An arm that LeRobot drives, as an environment."""

@@ -1,0 +1,315 @@
+"""A LeRobot robot that stops where it is when anything goes wrong, and the person beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pld_ray.config.arm import ArmConfig
+from pld_ray.errors import UserError
+from pld_ray.rollout.device import PAUSE_S, Device, DeviceError, DeviceLostError, Reading
+from pld_ray.rollout.keyboard import open_terminal, tell_the_person
+from pld_ray.rollout.robot.kinematics import Kinematics
+from pld_ray.rollout.robot.make_robot import make_robot, one_line
+
+log = logging.getLogger("pld_ray")
+
+RETRY_S = 1.0
+"""Between two attempts to reach a robot that does not answer."""
+POS = ".pos"
+"""How LeRobot's names of joint positions end."""
+
+
+class ArmError(UserError, RuntimeError):
+    """The arm cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the robot tells: joints [n] (rad), how far the gripper is open in [0, 1], pictures."""
+
+    q: np.ndarray
+    gripper: float
+    images: Mapping[str, np.ndarray]
+
+
+class Arm:
+    """One robot of this process, whoever steps it.
+
+    Args:
+        robot: LeRobot's settings of it.
+        options: how it moves.
+
+    Attributes:
+        joints: the arm's, as the robot names them.
+        kinematics: of these.
+        rest: joints [n] (rad) and opening of the gripper where episodes begin.
+        user: the environment that moved it last.
+        device: in the person's hand, if there is one.
+        stopped: why it holds still until a person says go; None while it may move.
+
+    Raises:
+        ValueError: the settings do not fit each other, or the model.
+    """
+
+    def __init__(self, robot: Mapping[str, Any], options: ArmConfig) -> None:
+        self._robot, self.options = make_robot(robot), options
+        actions = [n.removesuffix(POS) for n in self._robot.action_features if n.endswith(POS)]
+        if options.gripper is not None and options.gripper not in actions:
+            raise ValueError(
+                f"env.arm.gripper={options.gripper}: the robot has {', '.join(actions)}: name one "
+                "of these, or null"
+            )
+        self.joints = [name for name in actions if name != options.gripper]
+        if unknown := sorted({*options.rest_pose} ^ {*actions}):
+            raise ValueError(
+                f"env.arm.rest_pose must say where each of {', '.join(actions)} is, and no other: "
+                f"look at {unknown[0]}"
+            )
+        self.kinematics = Kinematics(
+            str(options.model),
+            [options.joint_names.get(name, name) for name in self.joints],
+            str(options.end_effector),
+        )
+        degrees = self.kinematics.hinges & (options.joint_unit == "degrees")
+        self._unit = np.where(degrees, np.pi / 180, 1.0)
+        self.cameras = {
+            name: shape
+            for name, shape in self._robot.observation_features.items()
+            if isinstance(shape, tuple) and len(shape) == 3 and shape[2] == 3
+        }
+        self.rest = self._in_our_units(
+            {f"{name}{POS}": value for name, value in options.rest_pose.items()}
+        )
+        low, high = self.kinematics.low, self.kinematics.high
+        for name, value, least, most in zip(self.joints, self.rest.q, low, high, strict=True):
+            if not least <= value <= most:
+                raise ValueError(
+                    f"env.arm.rest_pose.{name}={options.rest_pose[name]} is beyond the joint's "
+                    f"limits in {options.model}, {least:.3f} to {most:.3f} rad"
+                )
+        self.user: object = None
+        self.device: Device | None = None
+        self.stopped: str | None = None
+        self._greeted = False
+
+    # --- the robot -------------------------------------------------------------------------------
+
+    def read(self) -> Measured | None:
+        """What it tells now; None if it cannot be read, which stops it."""
+        try:
+            if not self._robot.is_connected:
+                raise ConnectionError("it is not connected")
+            return self._in_our_units(self._robot.get_observation())
+        except Exception as error:  # whatever a driver raises
+            self.stop(f"the robot cannot be read ({one_line(error)})")
+            return None
+
+    def send(self, q: np.ndarray, gripper: float) -> None:
+        """Command joints [n] (rad) and the gripper's opening, unless it is stopped."""
+        if self.stopped is not None:
+            return
+        try:
+            self._robot.send_action(self._in_its_units(q, gripper))
+        except Exception as error:
+            self.stop(f"the robot takes no command ({one_line(error)})")
+
+    def stop(self, why: str) -> None:
+        """Hold where it is; no command is sent until `recover` has asked."""
+        if self.stopped is not None:
+            return
+        self.stopped = why
+        with contextlib.suppress(Exception):  # one that cannot be told keeps its last command
+            now = self._in_our_units(self._robot.get_observation())
+            self._robot.send_action(self._in_its_units(now.q, now.gripper))
+        log.warning("the arm has stopped: %s; its episode is not learnt from", why)
+
+    def recover(self) -> None:
+        """Connect, where it is not; and after a stop wait until it answers and the person agrees.
+
+        LeRobot lets go of the motors when it connects anew: the person is asked for that too.
+
+        Raises:
+            ArmError: it was never there, or nobody can be asked.
+        """
+        if not self._greeted:
+            self.connect()
+            self._greeted = True
+        while self.stopped is not None:
+            if self._answers():
+                self.confirm(f"the arm has stopped: {self.stopped}; press Enter if it may move on")
+                self.stopped = None
+            else:
+                self.confirm(
+                    f"the arm has stopped: {self.stopped}; support it, its motors let go when it "
+                    "is connected anew, and press Enter"
+                )
+                self._reconnect()
+
+    def connect(self) -> None:
+        """Connect and look once.
+
+        Raises:
+            ArmError: it is not there, is not calibrated, or tells something else than it says.
+        """
+        try:
+            if not self._robot.is_connected:
+                self._robot.connect(calibrate=False)
+            calibrated, told = self._robot.is_calibrated, self._robot.get_observation()
+            images = self._in_our_units(told).images
+        except Exception as error:
+            raise ArmError(f"env.robot cannot be used: {one_line(error)}") from error
+        if not calibrated:
+            raise ArmError("env.robot is not calibrated: run lerobot-calibrate first")
+        for name, shape in self.cameras.items():
+            given = images.get(name, np.zeros(0))
+            if given.shape != shape or given.dtype != np.uint8:
+                raise ArmError(
+                    f"the camera {name} of env.robot gives {given.dtype} of shape {given.shape}, "
+                    f"and promised uint8 of {shape}"
+                )
+
+    def disconnect(self) -> None:
+        """Let go of the robot and of the person's device."""
+        if self.device is not None:
+            self.device.close()
+            self.device = None
+        with contextlib.suppress(Exception):
+            self._robot.disconnect()
+        self._greeted = False
+
+    def _answers(self) -> bool:
+        """Whether it can be read."""
+        with contextlib.suppress(Exception):
+            self._in_our_units(self._robot.get_observation())
+            return bool(self._robot.is_connected)
+        return False
+
+    def _reconnect(self) -> None:
+        with contextlib.suppress(Exception):
+            self._robot.disconnect()
+        try:
+            self._robot.connect(calibrate=False)
+        except Exception:  # looked for again and again
+            time.sleep(RETRY_S)
+
+    def _in_our_units(self, told: Mapping[str, Any]) -> Measured:
+        q = self._unit * np.array([told[f"{n}{POS}"] for n in self.joints], dtype=np.float64)
+        gripper, (closed, opened) = 0.0, self.options.gripper_range
+        if self.options.gripper is not None:
+            gripper = (float(told[f"{self.options.gripper}{POS}"]) - closed) / (opened - closed)
+        if not (np.isfinite(q).all() and np.isfinite(gripper)):
+            raise ValueError(f"it tells joints {q} and gripper {gripper}")
+        images = {name: np.asarray(told[name]) for name in self.cameras if name in told}
+        return Measured(q, float(np.clip(gripper, 0.0, 1.0)), images)
+
+    def _in_its_units(self, q: np.ndarray, gripper: float) -> dict[str, float]:
+        values = (q / self._unit).tolist()
+        command = {f"{name}{POS}": value for name, value in zip(self.joints, values, strict=True)}
+        if self.options.gripper is not None:
+            closed, opened = self.options.gripper_range
+            command[f"{self.options.gripper}{POS}"] = closed + gripper * (opened - closed)
+        return command
+
+    # --- the person ------------------------------------------------------------------------------
+
+    def poll(self) -> Reading:
+        """What the person does now, after a pause; a device that has gone stops the arm."""
+        if self.device is None:
+            return Reading()
+        try:
+            reading = self.device.read()
+            while reading.paused:
+                time.sleep(PAUSE_S)
+                reading = self.device.read()
+        except DeviceLostError as error:
+            self.device = None
+            self.stop(str(error))
+            return Reading()
+        if reading.stop:
+            self.stop("the person said so")
+        return reading
+
+    def confirm(self, what: str) -> None:
+        """Wait until the person presses Enter; returns at once where nobody is waited for.
+
+        Who holds a device is asked after every stop.
+
+        Raises:
+            ArmError: there is no terminal to ask in.
+        """
+        waits = self.options.wait_for_person
+        if self.device is not None and (waits or self.stopped is not None):
+            tell_the_person(what)
+            while self.device is not None and self.poll().verdict != "success":
+                time.sleep(PAUSE_S)
+        elif waits:
+            ask_in_terminal(what)
+
+
+def terminal() -> int:
+    """A descriptor of the terminal in which a person without a device is asked.
+
+    Raises:
+        ArmError: there is none.
+    """
+    try:
+        return open_terminal()
+    except DeviceError as error:
+        raise ArmError(
+            "env.arm.wait_for_person=true asks in the terminal of this command, or of pld-ray "
+            "actor, and there is none: start it in a terminal (with ssh -t), or set it to false"
+        ) from error
+
+
+def ask_in_terminal(what: str) -> None:
+    """Print a sentence where the person sits, and wait for Enter.
+
+    Raises:
+        ArmError: there is no terminal, or it goes.
+    """
+    fd = terminal()
+    try:
+        tell_the_person(what)
+        read = os.read(fd, 1)
+        while read not in (b"\n", b"\r", b""):
+            read = os.read(fd, 1)
+        if not read:
+            raise ArmError("the terminal in which env.arm.wait_for_person asks is gone")
+    finally:
+        os.close(fd)
+
+
+_open: dict[str, tuple[Arm, list[object]]] = {}
+"""The arms of this process, and who uses each: training and evaluation share one."""
+
+
+def borrow_arm(robot: Mapping[str, Any], options: ArmConfig, user: object) -> Arm:
+    """The arm with these settings, for a user who gives it back.
+
+    Raises:
+        ValueError: see `Arm`.
+    """
+    key = json.dumps([robot, asdict(options)], sort_keys=True)
+    if key not in _open:
+        _open[key] = Arm(robot, options), []
+    arm, users = _open[key]
+    users.append(user)
+    return arm
+
+
+def give_back(user: object) -> None:
+    """Whoever used an arm needs it no more; safe to call again."""
+    for key, (arm, users) in list(_open.items()):
+        users[:] = [other for other in users if other is not user]
+        if not users:
+            del _open[key]
+            arm.disconnect()

@@ -1,0 +1,134 @@
+"""An arm by commands: LeRobot's robot, which MuJoCo moves, with a person and without."""
+
+from __future__ import annotations
+
+import os
+import pty
+import threading
+import time
+
+import pytest
+import yaml
+from installed import install, settings
+
+from pld_ray.cli import main
+from pld_ray.data.dataset import Dataset
+from pld_ray.rollout.keyboard import TERMINAL
+from pld_ray.rollout.robot import arm as arm_module
+from pld_ray.rollout.robot import env as env_module
+from pld_ray.runs.journal import read_history
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+STATE_DIM = 6 + 6 + 1
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def flags(tmp_path, monkeypatch):
+    """A function that says which robot it is, in the folder of the test."""
+    install(monkeypatch, tmp_path)
+    monkeypatch.setattr(env_module, "SETTLE_S", 0.05)
+    monkeypatch.chdir(tmp_path)
+
+    def flags(control_hz, episode_length, **arm):
+        made = settings(tmp_path, {"camera": False}, **arm)
+        return [
+            *(f"--env.robot.{name}={value}" for name, value in made["robot"].items()),
+            *(f"--env.arm.{name}={text(value)}" for name, value in made["arm"].items()),
+            *(f"--env.control_hz={control_hz}", f"--env.episode_length={episode_length}"),
+            *("--env.task=reach_out", "--policy.type=none", "--runners.num_env_runners=0"),
+            "--tracking.enabled=false",
+        ]
+
+    return flags
+
+
+def text(value):
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+
+
+def test_record_and_learn_from_scratch(flags, tmp_path, capsys):
+    robot = flags(control_hz=1000, episode_length=20)
+    record = ["collect", "--root=hand", "--episodes=2", "--keep_failures", *robot]
+    assert main(record) == 0, capsys.readouterr().err
+    hand = Dataset(tmp_path / "hand")
+    assert [row["length"] for row in hand.episodes] == [20, 20]
+    assert hand.info["robot_type"] == "tabletop"
+    assert hand.info["fps"] == 1000
+    assert hand.columns(["observation.state"])["observation.state"].shape[1] == STATE_DIM
+
+    train = [
+        *("train", *robot, "--config_path=hilserl_single", "--output_dir=run"),
+        *("--total_steps=150", "--demo_path=hand", "--demo_episodes=all"),
+        *("--algorithm.batch_size=16", "--algorithm.hidden_dims=[8, 8]", "--algorithm.utd=0.1"),
+        *("--runners.sample_steps=50", "--evaluation.interval_steps=0"),
+        *("--evaluation.held_states=1", "--evaluation.validation_states=1"),
+    ]
+    assert main(train) == 0, capsys.readouterr().err
+    rows = read_history(tmp_path / "run/metrics.jsonl")
+    assert rows[-1]["env_steps"] >= 150
+    assert (tmp_path / "run/checkpoints/final").is_dir()
+
+
+class Person:
+    """At the other end of the terminal: begins, moves, stops, begins again, moves, succeeds."""
+
+    def __init__(self):
+        self.master, self.slave = pty.openpty()
+        self.path = os.ttyname(self.slave)
+        self.read, self.stopped_at = "", []
+        self.thread = threading.Thread(target=self.act, daemon=True)
+
+    def act(self):
+        for last in (" ", "\n"):
+            self.until_asked("press Enter to begin the episode")
+            self.type("\n")
+            robot = next(iter(arm_module._open.values()))[0]._robot
+            sent, x = len(robot.sent), robot.hand[0]
+            self.until(lambda robot=robot, sent=sent: len(robot.sent) > sent + 3)
+            self.until(lambda robot=robot, x=x: robot.hand[0] > x + 0.005, "w")
+            self.type(last)
+            if last == " ":
+                self.until_asked("the person said so; press Enter if it may move on")
+                self.stopped_at = [len(robot.sent)]
+                robot.run(0.5)
+                self.stopped_at.append(len(robot.sent))
+                self.type("\n")
+
+    def type(self, keys):
+        os.write(self.master, keys.encode())
+
+    def until_asked(self, what):
+        while what not in self.read:
+            self.read += os.read(self.master, 4096).decode()
+        self.read = self.read.partition(what)[2]
+
+    def until(self, seen, keys=""):
+        """Wait, with a key held down as a terminal shows it: again and again."""
+        end = time.monotonic() + LIMIT_S
+        while not seen() and time.monotonic() < end:
+            self.type(keys)
+            time.sleep(0.02)
+
+
+def test_a_person_records_from_the_terminal_and_stops_the_arm(flags, tmp_path, capsys, monkeypatch):
+    person = Person()
+    monkeypatch.setenv(TERMINAL, person.path)
+    robot = flags(control_hz=50, episode_length=1000, wait_for_person=True)
+    person.thread.start()
+    record = ["collect", "--root=hand", "--device=keyboard", "--successes=1", *robot]
+    assert main(record) == 0, capsys.readouterr().err
+    person.thread.join(LIMIT_S)
+    assert person.stopped_at[0] == person.stopped_at[1]
+    hand = Dataset(tmp_path / "hand")
+    columns = hand.columns(["intervened", "action", "next.success", "observation.state"])
+    assert len(hand.episodes) == 1  # the one that was stopped is thrown away
+    assert columns["next.success"].sum() == 1
+    assert columns["intervened"].any()
+    assert not columns["intervened"].all()
+    assert columns["action"][columns["intervened"]][:, 0].max() == pytest.approx(0.5)
+    x = columns["observation.state"][:, 6]
+    assert x[-1] > x[0] + 0.005
+    for fd in (person.master, person.slave):
+        os.close(fd)
