@@ -147,7 +147,8 @@ def test_two_commands_and_an_actor_that_is_killed(kills, start_run, tmp_path):
             f"--ray_port={port}",
             "--placement.wait_s=240",
             "--dump_interval=4000",
-            f"--total_steps={9_000 + 3_000 * kills}",
+            "--env.kwargs={episode_length: 40, step_s: 0.008}",  # the actor outlives its kills
+            f"--total_steps={3_000 * (kills + 1)}",
         )
         wait_for(lambda: list((folder / "checkpoints").glob("step_*")), "the first checkpoint")
         for kill in range(1, kills + 1):
