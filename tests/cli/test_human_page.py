@@ -1,6 +1,7 @@
 """The commands of docs/human.md are read as they stand there."""
 
 import pathlib
+import re
 import shlex
 
 import pytest
@@ -9,16 +10,22 @@ import yaml
 from pld_ray.cli import main
 from pld_ray.cli.entry import module_of
 from pld_ray.config import TrainConfig
-from pld_ray.config.file import config_path, load_config
+from pld_ray.config.file import config_path, dump_config, load_config
 from pld_ray.rollout.keyboard import GRIPS, LET_GO, MOTIONS, PAUSE
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs/human.md").read_text()
 COMMANDS = [shlex.split(line)[1:] for line in PAGE.splitlines() if line.startswith("pld-ray ")]
+ARM = "arm.yaml"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_each_command_is_one_that_we_have(command, capsys, tmp_path):
     name, *flags = command
+    if ">" in flags:  # makes the file that the page then completes
+        assert flags[flags.index(">") :] == [">", ARM]
+        flags = flags[: flags.index(">")]
+    if f"--config_path={ARM}" in flags:
+        flags[flags.index(f"--config_path={ARM}")] = f"--config_path={completed_arm(tmp_path)}"
     if name == "show":  # of a run that one of the other commands makes
         assert f"--output_dir={flags[0]}" in PAGE
         return
@@ -41,6 +48,17 @@ def test_each_command_is_one_that_we_have(command, capsys, tmp_path):
     if preset := config_path(flags):
         stated = load_config(TrainConfig, [f"--config_path={preset}"]).algorithm
         assert config["algorithm"]["gamma"] == stated.gamma
+
+
+def completed_arm(folder):
+    """The page's file for an arm."""
+    made = yaml.safe_load(dump_config(load_config(TrainConfig, ["--config_path=hilserl_single"])))
+    (added,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    for group, settings in yaml.safe_load(added).items():
+        made[group] |= settings
+    path = folder / ARM
+    path.write_text(yaml.safe_dump(made, sort_keys=False))
+    return path
 
 
 def test_every_key_of_the_keyboard_is_on_the_page():
