@@ -140,15 +140,14 @@ def test_two_commands_and_an_actor_that_is_killed(kills, start_run, tmp_path):
     try:
         wait_for(lambda: "nothing answers" in log.read_text(), "the actor's wait")
         run = start_run(
-            *POINT_RUN,
+            *(flag.replace("step_s: 0.002", "step_s: 0.008") for flag in POINT_RUN),
             *AT_THE_ROBOT,
             "--tracking.enabled=false",
             f"--output_dir={folder}",
             f"--ray_port={port}",
             "--placement.wait_s=240",
             "--dump_interval=4000",
-            "--env.kwargs={episode_length: 40, step_s: 0.008}",  # the actor outlives its kills
-            f"--total_steps={3_000 * (kills + 1)}",
+            f"--total_steps={5_000 * (kills + 1)}",  # a dead actor is noticed after some 4,000
         )
         wait_for(lambda: list((folder / "checkpoints").glob("step_*")), "the first checkpoint")
         for kill in range(1, kills + 1):
