@@ -50,7 +50,7 @@ class SpaceMouse:
 
     def read(self) -> Reading:
         typed = Reading() if self._keys is None else self._keys.read()
-        if typed.paused:
+        if typed.paused or typed.stop:
             return typed
         state, now = self._newest(), self._clock()
         axes = [value if abs(value) > DEAD else 0.0 for value in (state[axis] for axis in AXES)]

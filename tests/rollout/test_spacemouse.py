@@ -125,7 +125,7 @@ def test_buttons_grip_until_the_hand_is_off(held):
     assert held.device.read() == Reading()
 
 
-def test_what_is_typed_ends_an_episode_or_pauses(held):
+def test_what_is_typed_ends_an_episode_pauses_or_stops(held):
     held.keys.reading = Reading(verdict="success")
     assert held.device.read() == Reading(verdict="success")
     held.cable.push(0, -FULL, 0)
@@ -133,6 +133,8 @@ def test_what_is_typed_ends_an_episode_or_pauses(held):
     assert (reading.verdict, reading.action[0]) == ("success", 0.5)
     held.keys.reading = Reading(paused=True)
     assert held.device.read().paused
+    held.keys.reading = Reading(stop=True)
+    assert held.device.read().stop
 
 
 def test_a_mouse_that_is_pulled_out_is_said(held):
