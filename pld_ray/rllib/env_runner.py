@@ -58,7 +58,9 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 
     def make_env(self) -> None:
         super().make_env()
-        self.env = InfosPerEnv(self.env.unwrapped, self._make_clock())
+        wrapper = self.env
+        wrapper.closed = True  # gymnasium closes what a wrapper holds when the wrapper is dropped
+        self.env = InfosPerEnv(wrapper.unwrapped, self._make_clock())
         attend(self.config.intervention, self.env.unwrapped)
         self._streams = None
         self.params = self.config.learner_params()

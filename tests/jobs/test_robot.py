@@ -84,7 +84,7 @@ class Person:
         for last in (" ", "\n"):
             self.until_asked("press Enter to begin the episode")
             self.type("\n")
-            robot = next(iter(arm_module._open.values()))[0]._robot
+            robot = list(arm_module._open.values())[-1][0]._robot
             sent, x = len(robot.sent), robot.hand[0]
             self.until(lambda robot=robot, sent=sent: len(robot.sent) > sent + 3)
             self.until(lambda robot=robot, x=x: robot.hand[0] > x + 0.005, "w")
