@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -28,6 +29,8 @@ class VideoEncoder:
         stream: Any = self._container.add_stream("libsvtav1", fps, options=options)
         stream.pix_fmt, stream.height, stream.width = "yuv420p", height, width
         stream.time_base = Fraction(1, fps)
+        with scheduling_kept():
+            stream.codec_context.open()
         self._stream, self._fps, self._count = stream, fps, 0
 
     def add(self, image: np.ndarray) -> None:
@@ -41,6 +44,27 @@ class VideoEncoder:
         """Write what is still in the encoder."""
         self._container.mux(self._stream.encode())
         self._container.close()
+
+
+@contextlib.contextmanager
+def scheduling_kept() -> Iterator[None]:
+    """What is started within is scheduled as this thread was, and so is this thread after it.
+
+    As root SVT-AV1 makes its threads, and the one that opens it, real-time ones of the highest
+    priority. The processes that they start later inherit it, and nothing else gets to run.
+    """
+    if not hasattr(os, "sched_getscheduler"):  # on Linux alone
+        yield
+        return
+    own = os.sched_getscheduler(0), os.sched_getparam(0)
+    others = set(os.listdir("/proc/self/task"))
+    try:
+        yield
+    finally:
+        started = set(os.listdir("/proc/self/task")) - others
+        for thread in (0, *map(int, started)):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.sched_setscheduler(thread, *own)
 
 
 def concatenate(paths: Sequence[pathlib.Path], target: pathlib.Path) -> None:
