@@ -264,10 +264,11 @@ class MlflowRun:
         if self._finished:
             return
         ended = now_ms()
-        self.flush(budget_s, patience_s)
+        answers = self.flush(budget_s, patience_s)
         self._append("status", status=status, ended=ended)
         self._finished = True
-        self.flush(min(10.0, budget_s), min(1.0, patience_s))
+        # MLflow itself waits 20 s for a sqlite file into which other runs are writing
+        self.flush(min(60.0 if answers else 10.0, budget_s), min(1.0, patience_s))
         self._sending.close(self._lock)
         if self.num_queued:
             log.warning(
