@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -36,15 +38,15 @@ from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.jobs.cluster import quiet_ray
 from pld_ray.jobs.recording import frames_per_second
-from pld_ray.networks.reward_classifier import load_classifier
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
-from pld_ray.rollout.classifier_reward import ClassifierReward
+from pld_ray.rollout.classifier_reward import with_classifier
 from pld_ray.rollout.entry_point import environment_class, make_checked
+from pld_ray.rollout.env_group import MakeEnv
 from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
 from pld_ray.rollout.live_view import check_view
 from pld_ray.rollout.make_intervenor import check_intervention
@@ -94,37 +96,37 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
         algorithm = algorithm_config(config)
         if learns and algorithm.collects:
             OfflineCache(offline_cache_folder(config), {}).check_writable()
-        env = open_environment(config)
-        if config.env.environment_class is None and config.env.suite.startswith("libero_"):
-            resolve_assets(config.env.suite, config.env.assets)
-        settings = {"type": config.policy.type, "path": config.policy.path}
-        settings |= config.policy.loader()
-        policy = make_base_policy(settings, env.action_space)
-        observations, actions = check_policy_matches(
-            policy, env.observation_space, env.action_space
-        )
-        if config.env.robot and config.runners.num_env_runners == 0:
-            env.check(config.intervention.device != "none")  # else the robot is where the runner is
-        cameras = [*algorithm.cameras(observations), *policy.input_features]
-        wanted = wanted_of(observations, actions, cameras, algorithm.env_config)
-        if learns:
-            check_demonstrations(config, algorithm, wanted)
-        if config.norm_stats is not None:
-            Normalizer.of_state(config.norm_stats, wanted)
-        if config.dump_interval:
-            frames_per_second(config)
-        if not config.placement.env_runner:  # else the viewer is where the runner is
-            check_view(config.intervention)
-        if config.intervention.device == "scripted" or config.runners.num_env_runners == 0:
-            check_intervention(config.intervention, env)  # else the device is where the runner is
-        algorithm.check_environment(env, actions)
-        needed = config.evaluation.held_states + config.evaluation.validation_states
-        if needed > env.num_init_states:
-            raise ConfigError(
-                f"evaluation.held_states + evaluation.validation_states = {needed}, but "
-                f"{config.env.task} has {env.num_init_states} stored init states"
+        with contextlib.closing(open_environment(config)) as env:
+            if config.env.environment_class is None and config.env.suite.startswith("libero_"):
+                resolve_assets(config.env.suite, config.env.assets)
+            settings = {"type": config.policy.type, "path": config.policy.path}
+            settings |= config.policy.loader()
+            policy = make_base_policy(settings, env.action_space)
+            observations, actions = check_policy_matches(
+                policy, env.observation_space, env.action_space
             )
-        env.close()
+            here = config.runners.num_env_runners == 0  # else robot and device are at the runner
+            if config.env.robot and here:
+                env.check(config.intervention.device != "none")
+            cameras = [*algorithm.cameras(observations), *policy.input_features]
+            wanted = wanted_of(observations, actions, cameras, algorithm.env_config)
+            if learns:
+                check_demonstrations(config, algorithm, wanted)
+            if config.norm_stats is not None:
+                Normalizer.of_state(config.norm_stats, wanted)
+            if config.dump_interval:
+                frames_per_second(config)
+            if not config.placement.env_runner:  # else the viewer is where the runner is
+                check_view(config.intervention)
+            if config.intervention.device == "scripted" or here:
+                check_intervention(config.intervention, env)
+            algorithm.check_environment(env, actions)
+            needed = config.evaluation.held_states + config.evaluation.validation_states
+            if needed > env.num_init_states:
+                raise ConfigError(
+                    f"evaluation.held_states + evaluation.validation_states = {needed}, but "
+                    f"{config.env.task} has {env.num_init_states} stored init states"
+                )
         spaces = with_base_policy(policy, observations, actions)
         check_network_memory(config, spaces)
         replay_bytes = predict_replay_bytes(algorithm, spaces, actions)
@@ -179,14 +181,14 @@ def open_environment(config: TrainConfig) -> Any:
     """
     if config.env.environment_class is None:
         return env_maker(config.env.settings())()
-    env: Any
+    make: MakeEnv
     if config.env.robot:  # nothing is moved here
         settings = config.env.settings()
-        env = environment_class(settings["entry_point"])(**settings["kwargs"])
+        make = functools.partial(environment_class(settings["entry_point"]), **settings["kwargs"])
     else:
-        env = make_checked(str(config.env.entry_point), config.env.kwargs)
+        make = functools.partial(make_checked, str(config.env.entry_point), config.env.kwargs)
     folder = config.env.reward_classifier
-    return env if folder is None else ClassifierReward(env, load_classifier(folder))
+    return make() if folder is None else with_classifier(make, folder)
 
 
 def check_network_memory(config: TrainConfig, spaces: gym.spaces.Dict) -> None:

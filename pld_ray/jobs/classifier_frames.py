@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -81,24 +80,10 @@ def collect_frames(
     check_start(config, learns=False)
     check_view(config.intervention)
     rate = config.intervention.rate(config.env.control_hz)
-    try:
-        maker = functools.partial(outlasting, env_maker(unjudged(config.env.settings())), goal.hold)
-        example = maker()
-        check_cameras(example)
-        settings = {"type": config.policy.type, "path": config.policy.path}
-        policy = make_base_policy(settings | config.policy.loader(), example.action_space)
-        vector = BaseActionVectorEnv([example], policy)
-    except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
-        raise ConfigError(str(error)) from error
-    if goal.init_states and goal.episodes > example.num_init_states:
-        raise ConfigError(
-            f"--episodes={goal.episodes}: {config.env.task} has {example.num_init_states} stored "
-            "init states"
-        )
     about = {"init_states": "stored" if goal.init_states else "sampled", "hold": goal.hold}
     recording = recording_of(config, algorithm_config(config), actor="frames", **about)
     with contextlib.ExitStack() as opened:
-        opened.callback(vector.close)
+        vector = open_scene(config, goal, opened)
         view = open_view(config.intervention)
         if view is not None:
             opened.callback(view.close)
@@ -119,6 +104,35 @@ def collect_frames(
                 on_episode(int(labels.sum()), len(labels))
     writer.finish()
     return writer
+
+
+def open_scene(
+    config: TrainConfig, goal: FrameGoal, opened: contextlib.ExitStack
+) -> BaseActionVectorEnv:
+    """The one environment, whose episodes outlast a success, with the base policy.
+
+    Args:
+        config, goal: as for `collect_frames`.
+        opened: closes it.
+
+    Raises:
+        ConfigError: it has no cameras, too few init states, or cannot be used.
+    """
+    try:
+        scene = outlasting(env_maker(unjudged(config.env.settings())), goal.hold)
+        opened.callback(scene.close)
+        check_cameras(scene)
+        settings = {"type": config.policy.type, "path": config.policy.path}
+        policy = make_base_policy(settings | config.policy.loader(), scene.action_space)
+        vector = BaseActionVectorEnv([scene], policy)
+    except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
+        raise ConfigError(str(error)) from error
+    if goal.init_states and goal.episodes > scene.num_init_states:
+        raise ConfigError(
+            f"--episodes={goal.episodes}: {config.env.task} has {scene.num_init_states} stored "
+            "init states"
+        )
+    return vector
 
 
 def check_cameras(env: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import shutil
 from typing import Any
@@ -108,14 +109,11 @@ def write_chunked(
     Raises:
         CheckpointError: the checkpoint is damaged.
     """
-    env = open_environment(config)
-    params, spaces = config.algorithm, env.observation_space
-    tasks = task_instructions(config.env.settings())
+    with contextlib.closing(open_environment(config)) as env:
+        spaces, actions = env.observation_space, env.action_space
+    params, tasks = config.algorithm, task_instructions(config.env.settings())
     seeing = load_actor(params, tasks)
-    networks = ChunkedNetworks.of_spaces(
-        spaces, env.action_space, params, seeing=seeing, tasks=tasks
-    )
-    env.close()
+    networks = ChunkedNetworks.of_spaces(spaces, actions, params, seeing=seeing, tasks=tasks)
     saved = read_networks(checkpoint)
     networks.load_state_dict({key: torch.as_tensor(value) for key, value in saved.items()})
     if seeing is not None:
@@ -146,17 +144,20 @@ def write_base_and_residual(
 
 
 def describe_environment(config: TrainConfig) -> dict[str, Any]:
-    """The spaces of a run's environment and its instruction in words; it is opened for that."""
-    env: Any = env_maker(config.env.settings())()
-    try:
-        _, info = env.reset(seed=0)
+    """The spaces of a run's environment and its instruction in words; it is opened for that, and an
+    arm is not moved."""
+    settings = config.env.settings()
+    made: Any = env_maker(settings)()
+    with contextlib.closing(made) as env:
+        if config.env.robot:
+            (task,) = task_instructions(settings)
+        else:
+            task = str(env.reset(seed=0)[1].get("task", ""))
         return {
             "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
             "actions": describe_space(env.action_space),
-            "task": str(info.get("task", "")),
+            "task": task,
         }
-    finally:
-        env.close()
 
 
 def chosen(run: RunDir, name: str | None) -> pathlib.Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from typing import Any
 
@@ -86,13 +87,13 @@ def check_finetune(config: FinetuneConfig) -> Inputs:
         inputs = find_inputs(config)
         states = config.evaluation.held_states + config.evaluation.validation_states
         for task in played_tasks(config):
-            env: Any = env_maker({**config.env.settings(), "task": task})()
-            if states > env.num_init_states:
-                raise ConfigError(
-                    f"evaluation.held_states + evaluation.validation_states = {states}, but {task} "
-                    f"has {env.num_init_states} stored init states"
-                )
-            env.close()
+            made: Any = env_maker({**config.env.settings(), "task": task})()
+            with contextlib.closing(made) as env:
+                if states > env.num_init_states:
+                    raise ConfigError(
+                        f"evaluation.held_states + evaluation.validation_states = {states}, but "
+                        f"{task} has {env.num_init_states} stored init states"
+                    )
     except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
         raise ConfigError(str(error)) from error
     return inputs

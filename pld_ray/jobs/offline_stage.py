@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -126,10 +127,10 @@ class Environment(NamedTuple):
 
 def look_at_environment(config: ACRLPDTrainConfig, algorithm: ACRLPDConfig) -> Environment:
     """Open the run's environment, which nothing is played in here."""
-    env = open_environment(config)
-    policy = NoBasePolicy(env.action_space.shape[0])
-    observations, actions = check_policy_matches(policy, env.observation_space, env.action_space)
-    env.close()
+    with contextlib.closing(open_environment(config)) as env:
+        policy = NoBasePolicy(env.action_space.shape[0])
+        spaces = env.observation_space, env.action_space
+    observations, actions = check_policy_matches(policy, *spaces)
     env_config = config.env.settings()
     wanted = wanted_of(observations, actions, algorithm.cameras(observations), env_config)
     (task,) = task_instructions(env_config)

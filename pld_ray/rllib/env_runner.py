@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import time
 import warnings
@@ -43,6 +44,8 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     """
 
     env: Any
+    _rllibs: Any = None
+    """RLlib's wrapper around the same environments."""
     weights_updates = 0
     """Gradient updates behind the published weights that were taken last."""
     _streams: Streams | None = None
@@ -58,9 +61,8 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 
     def make_env(self) -> None:
         super().make_env()
-        wrapper = self.env
-        wrapper.closed = True  # gymnasium closes what a wrapper holds when the wrapper is dropped
-        self.env = InfosPerEnv(wrapper.unwrapped, self._make_clock())
+        self._rllibs = self.env  # kept: gymnasium closes what a wrapper holds when it is dropped
+        self.env = InfosPerEnv(self._rllibs.unwrapped, self._make_clock())
         attend(self.config.intervention, self.env.unwrapped)
         self._streams = None
         self.params = self.config.learner_params()
@@ -237,12 +239,13 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         return [results[i] for i in init_state_ids]
 
     def stop(self) -> None:
-        self._let_go()
-        if self._view is not None:
-            self._view.close()
-        super().stop()
-        if self._evaluation_env is not None:
-            self._evaluation_env.close()
+        with contextlib.ExitStack() as left:  # one that cannot be closed keeps none of the others
+            if self._evaluation_env is not None:
+                left.callback(self._evaluation_env.close)
+            left.callback(super().stop)
+            if self._view is not None:
+                left.callback(self._view.close)
+            left.callback(self._let_go)
 
 
 class ResidualEnvRunner(OffPolicyEnvRunner):
@@ -300,7 +303,7 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
         """One init state, base beside base + residual."""
         self.take_weights(weights)
         config = self.config
-        settings = factory.unjudged(config.env_config)
+        settings = factory.for_evaluation(config.env_config)
         return film_init_state(config.env, settings, init_state_id, self._act)
 
     def _act(self, observation: Observation) -> np.ndarray:

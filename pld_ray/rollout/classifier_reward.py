@@ -69,8 +69,17 @@ class ClassifierReward(Transparent):
 
 
 def with_classifier(make: MakeEnv, folder: str) -> gym.Env[Any, Any]:
-    """An environment whose reward is the classifier's of that folder."""
-    return ClassifierReward(make(), load_classifier(folder))
+    """An environment whose reward is the classifier's of that folder.
+
+    Raises:
+        ClassifierError: it is none, or of other cameras.
+    """
+    classifier, env = load_classifier(folder), make()
+    try:
+        return ClassifierReward(env, classifier)
+    except ValueError:
+        env.close()
+        raise
 
 
 def classified(make: MakeEnv, folder: str) -> MakeEnv:

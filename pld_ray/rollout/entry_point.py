@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from pld_ray.rollout.env_group import close_quietly
+
 PATTERN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -51,6 +53,16 @@ def make_checked(entry_point: str, kwargs: Mapping[str, Any]) -> gym.Env:
             f"{where} cannot be made with env.kwargs={dict(kwargs)!r} "
             f"({type(error).__name__}: {error})"
         ) from error
+    try:
+        try_out(env, where)
+    except ValueError:
+        close_quietly(env)
+        raise
+    return env
+
+
+def try_out(env: Any, where: str) -> None:
+    """Raise ValueError unless an environment has all that a run asks of it, for a step too."""
     check_spaces(env, where)
     count = getattr(env, "num_init_states", None)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -69,7 +81,6 @@ def make_checked(entry_point: str, kwargs: Mapping[str, Any]) -> gym.Env:
                 f"{where}: {doing}() raised {type(error).__name__}: {error}"
             ) from error
         check_observation(observation, env.observation_space, f"{where}: {doing}()")
-    return env
 
 
 def check_spaces(env: Any, where: str) -> None:

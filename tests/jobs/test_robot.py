@@ -52,6 +52,7 @@ def test_record_and_learn_from_scratch(flags, tmp_path, capsys):
     robot = flags(control_hz=1000, episode_length=20)
     record = ["collect", "--root=hand", "--episodes=2", "--keep_failures", *robot]
     assert main(record) == 0, capsys.readouterr().err
+    assert not arm_module._open
     hand = Dataset(tmp_path / "hand")
     assert [row["length"] for row in hand.episodes] == [20, 20]
     assert hand.info["robot_type"] == "tabletop"
@@ -68,6 +69,7 @@ def test_record_and_learn_from_scratch(flags, tmp_path, capsys):
     assert main(train) == 0, capsys.readouterr().err
     rows = read_history(tmp_path / "run/metrics.jsonl")
     assert rows[-1]["env_steps"] >= 150
+    assert not arm_module._open  # the port is free again
     assert (tmp_path / "run/checkpoints/final").is_dir()
 
 
@@ -84,7 +86,8 @@ class Person:
         for last in (" ", "\n"):
             self.until_asked("press Enter to begin the episode")
             self.type("\n")
-            robot = list(arm_module._open.values())[-1][0]._robot
+            ((arm, _),) = arm_module._open.values()
+            robot = arm._robot
             sent, x = len(robot.sent), robot.hand[0]
             self.until(lambda robot=robot, sent=sent: len(robot.sent) > sent + 3)
             self.until(lambda robot=robot, x=x: robot.hand[0] > x + 0.005, "w")

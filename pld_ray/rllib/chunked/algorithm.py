@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -74,12 +75,13 @@ class ACRLPD(OffPolicy):
     def pool_spec(self) -> PoolSpec:
         """Its replicas build the networks for the spaces of the environment, opened here."""
         settings, _ = factory.divided(self.config.env_config)
-        env: Any = factory.env_maker(settings)()
-        spaces = {
-            "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
-            "actions": describe_space(env.action_space),
-        }
-        env.close()
+        made: Any = factory.env_maker(settings)()
+        with contextlib.closing(made) as env:
+            seen = env.observation_space.spaces
+            spaces = {
+                "observations": {k: describe_space(s) for k, s in seen.items()},
+                "actions": describe_space(env.action_space),
+            }
         spec = super().pool_spec()
         return replace(spec, arguments={**spec.arguments, **spaces})
 

@@ -73,7 +73,11 @@ class RobotEnv(gym.Env[Observation, np.ndarray]):
         self.gripper_dims = () if options.gripper is None else (GRIPPER,)
         self.asks_person = True
         self.clock, self._hz = ControlClock(control_hz), control_hz
-        self._motion = Motion(self.arm.kinematics, options, self.arm.rest.q)
+        try:
+            self._motion = Motion(self.arm.kinematics, options, self.arm.rest.q)
+        except ValueError:
+            self.close()
+            raise
         self._measured, self._gripper = self.arm.rest, self.arm.rest.gripper
         self._steps, self._init_state_id = 0, -1
         state_dim = len(self.arm.joints) + 6 + len(self.gripper_dims)

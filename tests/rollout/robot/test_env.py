@@ -426,9 +426,11 @@ def test_the_space_bar_stops(monkeypatch):
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(make, robot, arm, why):
+    before = {*arm_module._open}
     with pytest.raises(ValueError, match=why) as refused:
         make(robot, **arm)
     assert "\n" not in str(refused.value)
+    assert {*arm_module._open} == before
 
 
 @pytest.mark.parametrize(

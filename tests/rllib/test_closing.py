@@ -1,0 +1,49 @@
+"""Every environment of a run is given back when its algorithm stops, and not before."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from pld_ray.rllib import ResidualSACConfig
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def still_open(book):
+    """Names of the environments that are open."""
+    lines = [line.split() for line in book.read_text().splitlines()]
+    names = [name for what, name in lines if what == "close"]
+    assert len(names) == len({*names})
+    return {name for what, name in lines if what == "open"} - {*names}
+
+
+@pytest.mark.parametrize("vectorization", ["in_process", "subprocess"])
+@pytest.mark.parametrize("remote", [0, 1])
+def test_environments_are_closed_with_the_algorithm(vectorization, remote, tmp_path):
+    book = tmp_path / "book"
+    env_config = {
+        "entry_point": "closing_env:ClosingEnv",
+        "kwargs": {"book": str(book)},
+        "vectorization": vectorization,
+    }
+    algorithm = (
+        ResidualSACConfig()
+        .environment(env_config=env_config)
+        .base_policy(type="none")
+        .env_runners(num_env_runners=remote, num_envs_per_env_runner=2)
+        .training(warmup_steps=20, hidden_dims=[8], offline_episodes=0, sample_steps=20)
+        .evaluation(held_init_states=[0, 1], evaluation_num_env_runners=remote)
+        .debugging(seed=3, log_level="ERROR")
+        .build_algo()
+    )
+    try:
+        gc.collect()
+        algorithm.training_step()
+        assert len(algorithm.evaluate_base([0, 1])) == 2
+        # an evaluation runner makes those that it is not asked to train in as well
+        assert len(still_open(book)) >= 4
+    finally:
+        algorithm.stop()
+    assert not still_open(book)
