@@ -266,8 +266,6 @@ class FinetuneLoop:
             {"env_steps": updates, **row, "updates": updates, "time/wall_s": wall_s}
         )
         self.logger.info(log_line(written))
-        if self.tracker is not None:
-            self.tracker.send_row(written)
 
 
 def damage_of(checkpoint: pathlib.Path) -> CheckpointError | None:

@@ -243,10 +243,7 @@ class OfflineStage:
             "residual_scale": self.progress.residual_scale,
             "time/wall_s": round(self.state.train_wall_s, 2),
         }
-        written = self.run_dir.journal.append(row)
-        self.logger.info(log_line(written))
-        if self.tracker is not None:
-            self.tracker.send_row(written)
+        self.logger.info(log_line(self.run_dir.journal.append(row)))
 
     def save(self) -> None:
         """A checkpoint as one learner writes it; all ranks give their parts."""

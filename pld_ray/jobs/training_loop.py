@@ -337,10 +337,7 @@ class TrainingLoop:
         """One row of the journal at the present environment step, for log and MLflow too."""
         steps = self.algorithm.env_steps if env_steps is None else env_steps
         machine = self.system.sample(steps) if self.system is not None else {}
-        row = self.journal.append({"env_steps": steps, **row, **machine})
-        self.logger.info(log_line(row))
-        if self.tracker is not None:
-            self.tracker.send_row(row)
+        self.logger.info(log_line(self.journal.append({"env_steps": steps, **row, **machine})))
 
 
 def show(progress: TrainProgress | None, **changes: Any) -> None:

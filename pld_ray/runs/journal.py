@@ -11,7 +11,7 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pld_ray.files.json_lines import append_line, mend_lines, read_lines, write_lines
@@ -34,6 +34,9 @@ class Journal:
     Args:
         path: the file; made at the first row.
 
+    Attributes:
+        on_append: may be set to what is to see each row that was written.
+
     Raises:
         ValueError: the file holds a line, other than a torn last one, that is no report.
     """
@@ -41,6 +44,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = pathlib.Path(path)
         self.restarts_path = self.path.with_name(RESTARTS_FILE)
+        self.on_append: Callable[[Row], None] = lambda row: None
         self._lock = threading.Lock()
         rows = mend_lines(self.path, "report") + mend_lines(self.restarts_path, "report")
         self._last_ms = max((int(row.get(TIME, 0)) for row in rows), default=0)
@@ -65,6 +69,7 @@ class Journal:
                 self._note_restart()
             checked[TIME] = self._next_ms()
             append_line(self.path, checked)
+        self.on_append(checked)
         return checked
 
     def restore(self, env_steps: int, updates: int | None = None) -> None:

@@ -9,15 +9,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-from pld_ray.runs.journal import Journal, Row
+from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE, PROGRESS_FILE, TRAINER_FILE
 from pld_ray.tracking.mlflow_record import read_record, sqlite_path, sqlite_uri, write_record
 from pld_ray.tracking.mlflow_send import relative_path
-from pld_ray.tracking.mlflow_store import (
-    MissingRunError,
-    checked_tags,
-    create_run,
-)
+from pld_ray.tracking.mlflow_store import checked_tags, create_run
 from pld_ray.tracking.mlflow_values import flatten_params
 from pld_ray.tracking.outbox import (
     ARTIFACTS,
@@ -29,8 +25,6 @@ from pld_ray.tracking.outbox import (
     now_ms,
 )
 from pld_ray.tracking.sending import PATIENCE_S, Sending, claim, known_past
-
-__all__ = ["MissingRunError", "MlflowRun"]
 
 log = logging.getLogger("pld_ray.tracking")
 
@@ -106,6 +100,7 @@ class MlflowRun:
         except BaseException:
             self._lock.release()
             raise
+        self.journal.on_append = self._outbox.add_row
         self._sending = Sending(self._outbox, self.run_dir, self.tracking_uri)
         if run_id is not None:
             self._append("status", status="RUNNING")
@@ -172,12 +167,7 @@ class MlflowRun:
             TypeError: a value is no number.
         """
         self._check_open()
-        self.send_row(self.journal.append({"env_steps": int(step), **metrics}))
-
-    def send_row(self, row: Row) -> None:
-        """Send a row that the journal holds, those points left out that were logged before."""
-        self._check_open()
-        self._outbox.add_row(row)
+        self.journal.append({"env_steps": int(step), **metrics})
 
     def restored(self, step: int) -> None:
         """The journal was taken back to a checkpoint at `step`."""

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from pld_ray.errors import UserError
 from pld_ray.runs.layout import MLFLOW_FILE
-from pld_ray.tracking.ledger import Ledger, Points
 from pld_ray.tracking.mlflow_record import sqlite_path
-from pld_ray.tracking.mlflow_values import TAG_LENGTH, entity_key, truncate
+from pld_ray.tracking.mlflow_values import TAG_LENGTH, entity_key, shorten, truncate
+from pld_ray.tracking.outbox import Ledger, Points
 from pld_ray.tracking.quiet import quick_mlflow
-from pld_ray.tracking.sender import shorten
 
 if TYPE_CHECKING:
     from mlflow.entities import Experiment

@@ -9,8 +9,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pld_ray.runs.journal import TIME, Row
-
 KEY_LENGTH = 250
 PARAM_LENGTH = 6000
 TAG_LENGTH = 5000
@@ -21,15 +19,6 @@ def entity_key(name: str) -> str:
     """`name` with what MLflow forbids in keys replaced by `_`, at most 250 characters."""
     key = re.sub(r"[^\w\-. :/]", "_", str(name)).strip("/").lstrip("./")
     return posixpath.normpath(key)[:KEY_LENGTH] if key else "_"
-
-
-def metric_values(row: Row) -> dict[str, float]:
-    """The numbers of a journal's row by MLflow key; text and what is null have no point."""
-    return {
-        entity_key(name): float(value)
-        for name, value in row.items()
-        if name not in ("env_steps", TIME) and isinstance(value, int | float)
-    }
 
 
 def flatten_params(params: Any, prefix: str = "") -> dict[str, str]:
@@ -61,3 +50,10 @@ def _as_text(value: Any) -> str:
 def truncate(text: str, length: int) -> str:
     """`text`, ending in `...` where it was longer than `length`."""
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def shorten(error: BaseException, length: int = 300) -> str:
+    """An error as one line; the innermost reason where a request library nests several."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    _, _, reason = text.rpartition("(Caused by ")
+    return reason.removesuffix(")")[:length] if reason != text else text[:length]

@@ -14,9 +14,10 @@ from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.json_lines import append_line, mend_lines
 from pld_ray.runs.journal import RESTART, TIME, Journal, Row
 from pld_ray.runs.layout import OLD_SPOOL, OUTBOX_FILE, SENT_FILE, read_json
-from pld_ray.tracking.ledger import Ledger, Points
-from pld_ray.tracking.mlflow_values import metric_values
+from pld_ray.tracking.mlflow_values import entity_key
 
+Points = dict[str, tuple[int, int]]
+"""Metric -> (greatest step, points at that step)."""
 Record = Mapping[str, Any]
 """`kind`, `time` (milliseconds since 1970, unique), and what the kind needs: several `values`, or
 an artifact's `path` and `folder`, or a `status`."""
@@ -200,3 +201,53 @@ def weight(record: Record) -> int:
 def now_ms() -> int:
     """Milliseconds since 1970."""
     return int(time.time() * 1000)
+
+
+def metric_values(row: Row) -> dict[str, float]:
+    """The numbers of a journal's row by MLflow key; text and what is null have no point."""
+    return {
+        entity_key(name): float(value)
+        for name, value in row.items()
+        if name not in ("env_steps", TIME) and isinstance(value, int | float)
+    }
+
+
+class Ledger:
+    """The newest step of each metric, and how many points lie on it.
+
+    A restart from an older checkpoint trains through steps again that were logged before, with
+    other wall times and perhaps other values. The points of the first pass stay: after `restart`,
+    `new_points` lets a metric through only beyond what it had reached by then.
+
+    Args:
+        points: that the run has from elsewhere.
+    """
+
+    def __init__(self, points: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self.points: Points = {key: (step, n) for key, (step, n) in (points or {}).items()}
+        self._repeated: Points = dict(self.points)
+
+    def restart(self) -> None:
+        """Training goes back to an earlier step: what was logged until now is not logged again."""
+        self._repeated = dict(self.points)
+
+    def new_points(self, values: Mapping[str, float], step: int) -> dict[str, float]:
+        """The values that were not logged before the last `restart`; they are logged from now on.
+
+        A metric may have several points at one step; as many of them are left out as there were.
+        """
+        new = {}
+        for key, value in values.items():
+            reached, count = self._repeated.get(key, (-1, 0))
+            if step > reached or (step == reached and count == 0):
+                new[key] = value
+                self.note(key, step)
+            elif step == reached:
+                self._repeated[key] = (reached, count - 1)
+        return new
+
+    def note(self, key: str, step: int) -> None:
+        """The run has one more point."""
+        reached, count = self.points.get(key, (-1, 0))
+        if step >= reached:
+            self.points[key] = (step, count + 1 if step == reached else 1)

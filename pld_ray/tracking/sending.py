@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from pld_ray.files.lock import FolderLock
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE
-from pld_ray.tracking.ledger import Points
 from pld_ray.tracking.mlflow_record import read_record
-from pld_ray.tracking.mlflow_send import MlflowReceiver
+from pld_ray.tracking.mlflow_send import MlflowReceiver, Sender
 from pld_ray.tracking.mlflow_store import check_run, logged_before
 from pld_ray.tracking.outbox import (
     ARTIFACTS,
     METRICS,
     VALUES,
     Outbox,
+    Points,
     check_old_spool,
     sent_state,
 )
 from pld_ray.tracking.quiet import quick_mlflow
-from pld_ray.tracking.sender import Sender
 
 log = logging.getLogger("pld_ray.tracking")
 

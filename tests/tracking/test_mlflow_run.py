@@ -19,8 +19,9 @@ from mlflow.tracking import MlflowClient
 from pld_ray.files.lock import FolderLock
 from pld_ray.runs.layout import MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
-from pld_ray.tracking.mlflow_run import MissingRunError, MlflowRun
+from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_send import MlflowReceiver
+from pld_ray.tracking.mlflow_store import MissingRunError
 from pld_ray.tracking.mlflow_sweep import open_sweep_run
 from pld_ray.tracking.sending import send_left
 from pld_ray.tracking.system_metrics import SystemMetrics
@@ -360,7 +361,7 @@ def test_two_processes_make_one_new_store_silently(tmp_path):
     """Table creation and migrations print many INFO lines where the root logger shows INFO."""
     code = (
         "import logging, sys; logging.basicConfig(level=logging.INFO);"
-        "from pld_ray.tracking import MlflowRun;"
+        "from pld_ray.tracking.mlflow_run import MlflowRun;"
         "assert 'mlflow' not in sys.modules and 'matplotlib' not in sys.modules;"
         f"run = MlflowRun(sys.argv[1], store_dir={str(tmp_path)!r});"
         "run.log_metrics({'a': 1}, step=1); run.finish();"
