@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from pld_ray.replay.frame_store import FrameStore
-from pld_ray.replay.packed_batch import PackedBatch
-from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, ReplaySchema
+from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, PackedBatch, ReplaySchema
 
 
 class FrameRing(FrameStore):

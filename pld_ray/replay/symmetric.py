@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pld_ray.replay.frame_ring import FrameRing
-from pld_ray.replay.packed_batch import PackedBatch
+from pld_ray.replay.schema import PackedBatch
 
 
 class SymmetricReplay:

@@ -17,11 +17,10 @@ from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.demonstrations import Demonstrations
 from pld_ray.rllib.learners import Learners
-from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
 from pld_ray.rollout.episode import all_with_success
-from pld_ray.rollout.messages import EpisodeBatch
+from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
 

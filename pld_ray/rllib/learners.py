@@ -13,7 +13,8 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.errors import UserError
-from pld_ray.rllib.messages import LearnerReport, ReplayBatch, Stored, Work
+from pld_ray.rllib.messages import LearnerReport, Stored, Work
+from pld_ray.rollout.messages import ReplayBatch
 
 
 class LearnerLostError(UserError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What travels between the driver and the learners."""
+"""What the learners are told to do, and what they say of it."""
 
 from __future__ import annotations
 
@@ -6,44 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pld_ray.columns import START, Columns, concatenate_episodes, split_episodes
-from pld_ray.rollout.messages import PublishedWeights, fetch_columns
-
-
-@dataclass(frozen=True)
-class ReplayBatch:
-    """Episodes for the replay.
-
-    Attributes:
-        columns: rows of all episodes, or a reference to them in the object store.
-        episode_lengths: transitions of each.
-        buffer: `online` or `offline`.
-        shard: the learner that stores them, modulo the number of learners.
-        starts: bool column whose rows alone may start a training window; None is every transition.
-        skip: indices of episodes that are not stored.
-    """
-
-    columns: Any
-    episode_lengths: list[int]
-    buffer: str = "online"
-    shard: int = 0
-    starts: str | None = None
-    skip: Sequence[int] = ()
-
-    @property
-    def kept(self) -> list[int]:
-        """Lengths of the episodes that are to be stored."""
-        return [n for k, n in enumerate(self.episode_lengths) if k not in self.skip]
-
-    def fetch(self) -> Columns | None:
-        """Rows of the episodes to be stored; None if they died with their runner's node."""
-        columns = fetch_columns(self.columns)
-        if columns is not None and self.starts is not None:
-            columns = {**columns, START: columns[self.starts]}
-        if columns is None or not self.skip:
-            return columns
-        episodes = split_episodes(columns, self.episode_lengths)
-        return concatenate_episodes([e for k, e in enumerate(episodes) if k not in self.skip])[0]
+from pld_ray.rollout.messages import PublishedWeights, ReplayBatch
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.columns import INTERVENED
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import MANIFEST_FILE, MARK, CheckpointError, check_manifest, damaged
-from pld_ray.rllib.messages import ReplayBatch
 from pld_ray.rollout.episode import EpisodeSummary
-from pld_ray.rollout.messages import EpisodeBatch
+from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.runs.layout import PROGRESS_FILE
 
 RECENT = 50  # episodes over which `train/...` metrics are taken

@@ -17,7 +17,7 @@ from pld_ray.data.episode_writer import Recording
 from pld_ray.jobs.buffer_dump import BufferDump
 from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.training_loop import TrainingLoop
-from pld_ray.rllib.messages import ReplayBatch
+from pld_ray.rollout.messages import ReplayBatch
 from pld_ray.runs.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

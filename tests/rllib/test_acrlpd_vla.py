@@ -19,8 +19,7 @@ from pld_ray.policies import load_base_policy
 from pld_ray.policies.actors import write_actor
 from pld_ray.rllib.chunked import ACRLPDConfig
 from pld_ray.rllib.chunked.offline import as_stored
-from pld_ray.rllib.messages import ReplayBatch
-from pld_ray.rollout.messages import SampleRequest
+from pld_ray.rollout.messages import ReplayBatch, SampleRequest
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 KWARGS = {"episode_length": EPISODE_LENGTH, "side": SIDE}

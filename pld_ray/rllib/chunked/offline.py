@@ -16,7 +16,7 @@ from pld_ray.data.demonstrations import Wanted, episodes_in
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
-from pld_ray.rllib.messages import ReplayBatch
+from pld_ray.rollout.messages import ReplayBatch
 
 log = logging.getLogger("pld_ray")
 STORED = ("action", "reward", "terminated", "truncated", "residual_scale", "intervened", SUCCESS)
