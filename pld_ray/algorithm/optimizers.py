@@ -40,7 +40,7 @@ def target_pairs(networks: Any) -> tuple[list[Tensor], list[Tensor]]:
     critic_encoder = networks.critic_encoder or networks.encoder
     targets = [*networks.target_critic.parameters(), *networks.target_encoder.parameters()]
     online = [*networks.critic.parameters(), *critic_encoder.parameters()]
-    if networks.discrete_critic is not None:
+    if getattr(networks, "discrete_critic", None) is not None:
         targets += networks.target_discrete_critic.parameters()
         online += networks.discrete_critic.parameters()
     return targets, online

@@ -15,7 +15,7 @@ from pld_ray.algorithm.chunked import losses
 from pld_ray.algorithm.chunked.micro_batches import MicroBatch
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.ensemble import draw_members, weighting_loss
-from pld_ray.algorithm.metrics import UpdateMetrics
+from pld_ray.algorithm.gradient_steps import GradientSteps
 from pld_ray.algorithm.nonfinite import Batch
 from pld_ray.config.acrlpd import ACRLPDParams
 
@@ -23,24 +23,15 @@ BPTT_DRAWS = 4
 """Chunks of which `bptt` climbs the best."""
 
 
-class ChunkedObjective:
+class ChunkedObjective(GradientSteps):
     """From a micro-batch to the scalars that are descended; figures of it go to the metrics.
 
     A masked mean is divided by the weights of the whole update; L_A and what else is a plain mean
     is the micro-batch's own, of which it has the `share`.
-
-    Args:
-        networks: what is trained.
-        params: see `ACRLPDParams`.
-        seed: of the generator; the global one is never used.
     """
 
-    def __init__(self, networks: ChunkedNetworks, params: ACRLPDParams, seed: int) -> None:
-        self.networks, self.params, self.seed = networks, params, seed
-        self.device = networks.action_low.device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
-        low, high = params.value_range
-        self.metrics = UpdateMetrics((low, high), active_share=1.0)
+    networks: ChunkedNetworks
+    params: ACRLPDParams
 
     def critic_loss(self, part: MicroBatch, weights: Tensor, total: Tensor) -> Tensor:
         """L_C of a micro-batch, [B] weights of `total` in all."""
@@ -142,10 +133,6 @@ class ChunkedObjective:
     def chunk_shape(self) -> tuple[int, int]:
         """H, A."""
         return self.params.horizon, self.networks.action_dim
-
-    def noise(self, *shape: int) -> Tensor:
-        """Standard normal draws."""
-        return torch.randn(shape, generator=self.generator, device=self.device)
 
     def record(self, part: MicroBatch, name: str, value: Tensor) -> None:
         """A figure of a micro-batch that counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from pld_ray.algorithm.chunked.actor import DistilledActor
@@ -26,19 +26,6 @@ def trained_parameters(networks: ChunkedNetworks) -> dict[str, list[nn.Parameter
     if networks.log_alpha is not None:
         groups["temperature"] = [networks.log_alpha]
     return groups
-
-
-def target_pairs(networks: ChunkedNetworks) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters of the targets, and those that they follow, in the same order."""
-    targets: list[Tensor] = []
-    followed: list[Tensor] = []
-    for slow, fast in (
-        (networks.target_critic, networks.critic),
-        (networks.target_encoder, networks.critic_encoder),
-    ):
-        targets += slow.parameters()
-        followed += fast.parameters()
-    return targets, followed
 
 
 def make_optimizers(networks: ChunkedNetworks, params: ACRLPDParams) -> dict[str, Optimizer]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -20,10 +19,8 @@ from pld_ray.algorithm.chunked.actor import DistilledActor
 from pld_ray.algorithm.chunked.micro_batches import Dealing, MicroBatch, mixed_seed
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.chunked.objective import ChunkedObjective
-from pld_ray.algorithm.chunked.optimizers import target_pairs, trained_parameters
-from pld_ray.algorithm.compiled import compile_networks
-from pld_ray.algorithm.descent import Descent
-from pld_ray.algorithm.nonfinite import Batch, LossChecks
+from pld_ray.algorithm.chunked.optimizers import trained_parameters
+from pld_ray.algorithm.nonfinite import Batch
 from pld_ray.algorithm.optimizers import AllReduce
 from pld_ray.config.acrlpd import ACRLPDParams
 
@@ -59,7 +56,6 @@ class ChunkedUpdate(ChunkedObjective):
         replay: `SymmetricReplay` of two `ChunkRing`s, or anything with its `sample_windows`.
         params: see `ACRLPDParams`.
         seed: of the update's own generator; the global one is never used.
-        checks_at_once: losses looked at together, see `LossChecks`; None chooses by device.
         all_reduce: averages over several learners, in place; None is a single one.
         dealing: which micro-batches are computed here; None is all.
     """
@@ -71,33 +67,14 @@ class ChunkedUpdate(ChunkedObjective):
         replay: WindowReplay,
         params: ACRLPDParams,
         seed: int = 0,
-        checks_at_once: int | None = None,
         all_reduce: AllReduce | None = None,
         dealing: Dealing | None = None,
     ) -> None:
-        super().__init__(networks, params, seed)
-        self.replay = replay
+        trained = trained_parameters(networks)
+        super().__init__(networks, optimizers, replay, params, seed, trained, all_reduce=all_reduce)
         self.dealing = dealing or Dealing.alone(params.accumulation)
-        if params.critic_dropout:
-            networks.critic.dropout_generator = self.generator
-            networks.target_critic.dropout_generator = self.generator
-        if params.compile_backend != "none":
-            compile_networks(networks, params.compile_backend)
-        self.targets, self.followed = target_pairs(networks)
         both = zip(networks.ema_actor.parameters(), networks.actor.parameters(), strict=True)
         self.average, self.averaged = self.trained_pairs(both)
-        self.updates = 0
-        self.all_reduce = all_reduce
-        self.checks = LossChecks(self.device, checks_at_once)
-        self.optimizers = dict(optimizers)
-        self.descent = Descent(
-            trained_parameters(networks),
-            optimizers,
-            params.grad_clip_norm,
-            self.checks,
-            self.metrics,
-            all_reduce,
-        )
 
     # --- the algorithm ---------------------------------------------------------------------------
 
@@ -113,14 +90,9 @@ class ChunkedUpdate(ChunkedObjective):
         Raises:
             NonFiniteLossError: see the class.
         """
-        self.metrics.clear()
-        self.checks.clear()
-        for _ in range(num_updates):
-            self.step(self.micro_batches())
-        self.checks.look()
-        return self.metrics.means()
+        return super().run(num_updates)
 
-    def micro_batches(self) -> list[MicroBatch]:
+    def draw(self) -> list[MicroBatch]:
         """Those of the next update that are computed here."""
         parts = self.dealing.parts
         return [
@@ -217,11 +189,6 @@ class ChunkedUpdate(ChunkedObjective):
             self.descent.add("one_step", loss)
         self.descent.apply("one_step", parts[0].batch, self.updates)
 
-    def update_target(self) -> None:
-        """phi_bar <- (1 - tau) phi_bar + tau phi."""
-        with torch.no_grad():
-            torch._foreach_lerp_(self.targets, self.followed, self.params.tau)
-
     def update_average(self) -> None:
         """theta_bar <- beta theta_bar + (1 - beta) theta."""
         with torch.no_grad():
@@ -261,15 +228,3 @@ class ChunkedUpdate(ChunkedObjective):
             self.generator.manual_seed(seed)
             if what == "windows":
                 self.replay.seed(seed)
-
-    # --- state -----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Generator and counter; networks and optimisers are saved by their owner."""
-        return {"updates": self.updates, "generator": self.generator.get_state().numpy()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        self.updates = int(state["updates"])
-        generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
-        self.generator.set_state(generator)

@@ -12,22 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from pld_ray.algorithm import categorical, ensemble
-from pld_ray.algorithm.compiled import compile_networks
-from pld_ray.algorithm.descent import Descent
-from pld_ray.algorithm.metrics import UpdateMetrics
-from pld_ray.algorithm.nonfinite import Batch, LossChecks, NonFiniteLossError
-from pld_ray.algorithm.optimizers import (
-    AllReduce,
-    make_optimizers,
-    target_pairs,
-    trained_parameters,
-)
+from pld_ray.algorithm.gradient_steps import GradientSteps
+from pld_ray.algorithm.nonfinite import Batch, NonFiniteLossError
+from pld_ray.algorithm.optimizers import make_optimizers, trained_parameters
 from pld_ray.algorithm.residual import hybrid, losses
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.columns import INTERVENED, SUCCEEDED
@@ -42,26 +34,19 @@ class Replay(Protocol):
     def sample(self, batch_size: int, n_step: int, gamma: float) -> Batch: ...
 
 
-class ResidualSACUpdate:
-    """Gradient steps of residual SAC.
-
-    A loss that is not finite raises `NonFiniteLossError`. On the CPU every loss is checked before
-    its step: the parameters are then those before the bad step. On a GPU, where looking at a value
-    waits for the device, 32 losses are checked at once, the last ones at the end of `run`: the
-    parameters may be spoilt then, and the caller reloads its last checkpoint. In both cases `run`
-    raises before it returns, so nothing spoilt is published.
+class ResidualSACUpdate(GradientSteps):
+    """Gradient steps of residual SAC; see there what a loss that is not finite does.
 
     Args:
         networks: what is trained.
         optimizers: one per group of `trained_parameters`; see `make_optimizers`.
         replay: `FrameRing`, `SymmetricReplay`, or anything with their `sample`.
         params: see `ResidualSACParams`.
-        seed: of the update's own generator; the global one is never used.
-        q_bounds: lowest and highest return that the reward allows; Q outside counts as
-            `q_out_of_bound`. None takes `params.value_range`.
-        checks_at_once: losses looked at together, see above; None chooses by device.
-        all_reduce: averages gradients over several learners, in place; None is a single one.
+        seed, options: of `GradientSteps`.
     """
+
+    networks: ResidualNetworks
+    params: ResidualSACParams
 
     def __init__(
         self,
@@ -70,39 +55,16 @@ class ResidualSACUpdate:
         replay: Replay,
         params: ResidualSACParams,
         seed: int = 0,
-        q_bounds: tuple[float, float] | None = None,
-        checks_at_once: int | None = None,
-        all_reduce: AllReduce | None = None,
+        **options: Any,
     ) -> None:
-        self.networks = networks
-        self.replay = replay
-        self.params = params
-        self.targets, self.followed = target_pairs(networks)
+        share = float(losses.active(networks.residual_dims).mean())
+        trained = trained_parameters(networks)
+        super().__init__(
+            networks, optimizers, replay, params, seed, trained, active_share=share, **options
+        )
         self.critic_encoder = networks.critic_encoder or networks.encoder
-        self.device = networks.log_alpha.device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
-        if params.critic_dropout:
-            networks.critic.dropout_generator = self.generator
-            networks.target_critic.dropout_generator = self.generator
-        if params.compile_backend != "none":
-            compile_networks(networks, params.compile_backend)
         self.discrete = networks.discrete_critic is not None
         self.target_entropy = self._entropy_target()
-        self.updates = 0
-        self.checks = LossChecks(self.device, checks_at_once)
-        self.all_reduce = all_reduce
-        active_share = float(losses.active(networks.residual_dims).mean())
-        low, high = q_bounds or params.value_range
-        self.metrics = UpdateMetrics((low, high), active_share)
-        self.optimizers = dict(optimizers)
-        self.descent = Descent(
-            trained_parameters(networks),
-            optimizers,
-            params.grad_clip_norm,
-            self.checks,
-            self.metrics,
-            all_reduce,
-        )
 
     # --- the algorithm ---------------------------------------------------------------------------
 
@@ -119,13 +81,11 @@ class ResidualSACUpdate:
         Raises:
             NonFiniteLossError: see the class.
         """
-        self.metrics.clear()
-        self.checks.clear()
         self.target_entropy = self._entropy_target()
-        for _ in range(num_updates):
-            self.step(self.sample_from(self.replay))
-        self.checks.look()
-        return self.metrics.means()
+        return super().run(num_updates)
+
+    def draw(self) -> Batch:
+        return self.sample_from(self.replay)
 
     def sample_from(self, replay: Replay) -> Batch:
         """A batch of it; images of a trained encoder are shifted (DrQ)."""
@@ -290,11 +250,6 @@ class ResidualSACUpdate:
             log_alpha.clamp_(min=self.params.log_alpha_min)
             self.metrics.record("alpha", log_alpha.exp())
 
-    def update_target(self) -> None:
-        """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
-        with torch.no_grad():
-            torch._foreach_lerp_(self.targets, self.followed, self.params.tau)
-
     def update_average(self) -> None:
         """phi_bar <- beta phi_bar + (1 - beta) phi, of the actor that acts."""
         average = self.networks.ema_actor
@@ -312,8 +267,7 @@ class ResidualSACUpdate:
         self, x: Tensor, base_action: Tensor, num_candidates: int
     ) -> tuple[Tensor, Tensor]:
         """(2), (8): delta [K, B, A] and its log-probability [K, B]."""
-        shape = (num_candidates, *base_action.shape)
-        noise = torch.randn(shape, generator=self.generator, device=self.device)
+        noise = self.noise(num_candidates, *base_action.shape)
         return self.networks.residual(x, base_action, noise)
 
     def _entropy_target(self) -> Tensor:
@@ -334,15 +288,3 @@ class ResidualSACUpdate:
         """One optimiser step on the parameters of `name` alone, checked and clipped."""
         # the actor's loss passes through the critics without leaving a gradient on them
         self.descent.step(name, loss, batch, self.updates)
-
-    # --- state -----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Generator and counter; networks and optimisers are saved by their owner."""
-        return {"updates": self.updates, "generator": self.generator.get_state().numpy()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`."""
-        self.updates = int(state["updates"])
-        generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
-        self.generator.set_state(generator)

@@ -52,7 +52,7 @@ def test_the_average_and_the_targets_follow_with_their_encoders():
     update = seeing(ema_decay=0.5, tau=0.25)
     networks = update.networks
     before = state(networks)
-    update.step(update.micro_batches())
+    update.step(update.draw())
     after, weight = state(networks), "heads.0.project.0.weight"
     for slow, fast, share in (
         (f"ema_actor.encoder.{weight}", f"actor.encoder.{weight}", 0.5),

@@ -25,7 +25,7 @@ def test_micro_batches_are_one_batch(improvement):
     """Their windows, noise and targets side by side, in the formulas of a whole batch."""
     options = {"accumulation": 4, "batch_size": 32, "improvement": improvement}
     update, reference = make_update(**options), make_update(**options)
-    parts = reference.micro_batches()
+    parts = reference.draw()
     assert [part.number for part in parts] == [0, 1, 2, 3]
     positives = [float(reference.cloning_weights(part.batch).sum()) for part in parts]
     assert len(set(positives)) > 1  # or their means would do
@@ -41,7 +41,7 @@ def test_micro_batches_are_one_batch(improvement):
     critic = losses.critic_loss(outputs, torch.cat(targets), weights)
     critic_gradients = gradients(critic, trained_parameters(networks)["critic"])
 
-    update.step(update.micro_batches())
+    update.step(update.draw())
     trained = trained_parameters(update.networks)
     assert_same(trained["critic"], critic_gradients)
     networks.critic.load_state_dict(update.networks.critic.state_dict())  # which then is climbed

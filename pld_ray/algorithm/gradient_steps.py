@@ -1,0 +1,116 @@
+"""What the updates of all algorithms are made of: a generator, targets, optimisers, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from pld_ray.algorithm.compiled import compile_networks
+from pld_ray.algorithm.descent import Descent
+from pld_ray.algorithm.metrics import UpdateMetrics
+from pld_ray.algorithm.nonfinite import LossChecks
+from pld_ray.algorithm.optimizers import AllReduce, target_pairs
+
+
+class GradientSteps:
+    """Makes updates and keeps figures of them; a subclass says what is drawn, and what a step is.
+
+    A loss that is not finite raises `NonFiniteLossError`. On the CPU every loss is checked before
+    its step: the parameters are then those before the bad step. On a GPU, where looking at a value
+    waits for the device, 32 losses are checked at once, the last ones at the end of `run`: the
+    parameters may be spoilt then, and the caller reloads its last checkpoint. In both cases `run`
+    raises before it returns, so nothing spoilt is published.
+
+    Args:
+        networks: what is trained.
+        optimizers: one per group of `trained`.
+        replay: what batches are drawn from.
+        params: `LearnerParams`.
+        seed: of the update's own generator; the global one is never used.
+        trained: name -> the parameters that the loss of this name trains.
+        q_bounds: lowest and highest return that the reward allows; Q outside counts as
+            `q_out_of_bound`. None takes `params.value_range`.
+        active_share: fraction of action dimensions that carry a residual.
+        checks_at_once: losses looked at together, see above; None chooses by device.
+        all_reduce: averages gradients over several learners, in place; None is a single one.
+    """
+
+    def __init__(
+        self,
+        networks: Any,
+        optimizers: Mapping[str, Optimizer],
+        replay: Any,
+        params: Any,
+        seed: int,
+        trained: Mapping[str, Sequence[nn.Parameter]],
+        q_bounds: tuple[float, float] | None = None,
+        active_share: float = 1.0,
+        checks_at_once: int | None = None,
+        all_reduce: AllReduce | None = None,
+    ) -> None:
+        self.networks, self.replay, self.params, self.seed = networks, replay, params, seed
+        self.targets, self.followed = target_pairs(networks)
+        self.device = networks.action_low.device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        if params.critic_dropout:
+            networks.critic.dropout_generator = self.generator
+            networks.target_critic.dropout_generator = self.generator
+        if params.compile_backend != "none":
+            compile_networks(networks, params.compile_backend)
+        self.updates = 0
+        self.checks = LossChecks(self.device, checks_at_once)
+        self.all_reduce = all_reduce
+        low, high = q_bounds or params.value_range
+        self.metrics = UpdateMetrics((low, high), active_share)
+        self.optimizers = dict(optimizers)
+        self.descent = Descent(
+            trained, optimizers, params.grad_clip_norm, self.checks, self.metrics, all_reduce
+        )
+
+    def draw(self) -> Any:
+        """What the next step learns from."""
+        raise NotImplementedError
+
+    def step(self, drawn: Any) -> None:
+        """One update of everything that is due."""
+        raise NotImplementedError
+
+    def run(self, num_updates: int) -> dict[str, float]:
+        """Make `num_updates` updates.
+
+        Returns:
+            Means over the call.
+
+        Raises:
+            NonFiniteLossError: see the class.
+        """
+        self.metrics.clear()
+        self.checks.clear()
+        for _ in range(num_updates):
+            self.step(self.draw())
+        self.checks.look()
+        return self.metrics.means()
+
+    def update_target(self) -> None:
+        """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""
+        with torch.no_grad():
+            torch._foreach_lerp_(self.targets, self.followed, self.params.tau)
+
+    def noise(self, *shape: int) -> Tensor:
+        """Standard normal draws of the update's generator."""
+        return torch.randn(shape, generator=self.generator, device=self.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Generator and counter; networks and optimisers are saved by their owner."""
+        return {"updates": self.updates, "generator": self.generator.get_state().numpy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`."""
+        self.updates = int(state["updates"])
+        generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
+        self.generator.set_state(generator)
