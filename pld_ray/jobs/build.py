@@ -11,6 +11,7 @@ import math
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -36,7 +37,7 @@ from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, check_alike, check_fits, episodes_in
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
-from pld_ray.jobs.cluster import quiet_ray
+from pld_ray.jobs.cluster import check_cluster, quiet_ray, running_ray
 from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
@@ -283,3 +284,19 @@ def build_algorithm(config: TrainConfig) -> OffPolicy:
     if built.collects:
         built.training(offline_cache=str(offline_cache_folder(config)))
     return built.build_algo()
+
+
+@contextlib.contextmanager
+def running_algorithm(config: TrainConfig) -> Iterator[OffPolicy]:
+    """The algorithm, which ends with the block, and Ray where it was started for it.
+
+    Raises:
+        ConfigError: no cluster answers, or it has no room.
+    """
+    with running_ray(config):
+        check_cluster(config)
+        algorithm = build_algorithm(config)
+        try:
+            yield algorithm
+        finally:
+            algorithm.stop()

@@ -105,6 +105,19 @@ def start_ray(
     return True
 
 
+@contextlib.contextmanager
+def running_ray(
+    config: TrainConfig | FinetuneConfig, ray_address: str | None = None, asked: Asked | None = None
+) -> Iterator[None]:
+    """Ray runs inside; arguments and errors are those of `start_ray`."""
+    own_ray = start_ray(config, ray_address, asked)
+    try:
+        yield
+    finally:
+        if own_ray:
+            ray.shutdown()
+
+
 def start_local(**arguments: Any) -> None:
     """`ray.init` of a Ray of this process's own, not a cluster that happens to run here.
 

@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import ray
-
 from pld_ray.config import TrainConfig
 from pld_ray.data.episode_writer import EpisodeWriter
 from pld_ray.errors import UserError
-from pld_ray.jobs.build import build_algorithm, check_environment
-from pld_ray.jobs.cluster import check_cluster, start_ray
+from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.evaluate import load_whole
 from pld_ray.jobs.recording import recording_of
 from pld_ray.rllib.off_policy import OffPolicy
@@ -84,11 +81,7 @@ def collect(
         CollectError: no episode succeeds.
     """
     check_environment(config, learns=False)
-    own_ray = start_ray(config)
-    algorithm = None
-    try:
-        check_cluster(config)
-        algorithm = build_algorithm(config)
+    with running_algorithm(config) as algorithm:
         name = None if checkpoint is None else checkpoint.resolve().name
         about: dict[str, Any] = {"actor": actor, "checkpoint": name}
         if config.intervention.device != "none":
@@ -100,11 +93,6 @@ def collect(
         if not goal.reached(writer.successes):
             record(algorithm, writer, goal, actor, config.seed, on_episode)
         writer.finish()
-    finally:
-        if algorithm is not None:
-            algorithm.stop()
-        if own_ray:
-            ray.shutdown()
     return writer
 
 

@@ -7,15 +7,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import ray
-
 from pld_ray.config import ConfigError
 from pld_ray.evaluation.eval_info import in_task, success_length, write_eval_info
 from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.video import Film
 from pld_ray.files.manifest import CheckpointError
-from pld_ray.jobs.build import build_algorithm, check_environment
-from pld_ray.jobs.cluster import check_cluster, start_ray
+from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.factory import steps_per_second
 from pld_ray.runs.run_dir import older_checkpoint, run_of_checkpoint
@@ -59,11 +56,7 @@ def evaluate_checkpoint(
             "(evaluation.held_states of a run says how many are held)"
         )
     check_environment(config, learns=False)
-    own_ray = start_ray(config)
-    algorithm = None
-    try:
-        check_cluster(config)
-        algorithm = build_algorithm(config)
+    with running_algorithm(config) as algorithm:
         load_whole(algorithm, pathlib.Path(checkpoint).resolve())
         states = list(range(n_episodes))
         clock = time.monotonic()
@@ -72,11 +65,6 @@ def evaluate_checkpoint(
         base = algorithm.evaluate_base(states)
         equal = algorithm.evaluate_residual(states, 0.0) == base if parity else None
         films = algorithm.film(list(videos))
-    finally:
-        if algorithm is not None:
-            algorithm.stop()
-        if own_ray:
-            ray.shutdown()
     folder = pathlib.Path(output_dir or run.path / "eval" / pathlib.Path(checkpoint).name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "eval_info.json"

@@ -18,7 +18,7 @@ from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, write_manifest
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
-from pld_ray.jobs.loop_state import LoopState, loop_state
+from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
@@ -231,25 +231,18 @@ class FinetuneLoop:
             CheckpointError: none of them is.
         """
         ranks = self.trainer.ranks
-        failures: list[CheckpointError] = []
-        for path in ranks.share(self.run_dir.find_checkpoints()):
-            try:
-                if damage := ranks.share(damage_of(path) if ranks.first else None):
-                    raise damage
-                self.trainer.load(path / COMPONENTS)
-                self.state = loop_state(path, FinetuneState)
-            except CheckpointError as error:
-                self.logger.warning("%s", error)
-                failures.append(error)
-                continue
-            if ranks.first:
-                self.run_dir.go_on_from(path)
-                self._go_back(self.trainer.updates)
-            return
-        if failures:
-            raise failures[0]
+
+        def load(path: pathlib.Path) -> None:
+            if damage := ranks.share(damage_of(path) if ranks.first else None):
+                raise damage
+            self.trainer.load(path / COMPONENTS)
+            self.state = loop_state(path, FinetuneState)
+
+        loaded = load_first(ranks.share(self.run_dir.find_checkpoints()), load, self.logger)
         if ranks.first:
-            self._go_back(-1)
+            if loaded is not None:
+                self.run_dir.go_on_from(loaded)
+            self._go_back(-1 if loaded is None else self.trainer.updates)
 
     def _go_back(self, updates: int) -> None:
         self.run_dir.journal.restore(updates)

@@ -25,7 +25,7 @@ from pld_ray.jobs.cluster import (
     learner_demands,
     learner_resources,
     quiet_ray,
-    start_ray,
+    running_ray,
 )
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.runs.journal import read_history
@@ -122,9 +122,8 @@ def train_together(
     """
     shutil.rmtree(run.path / RAY_TRAIN, ignore_errors=True)
     (run.path / STOP_FILE).unlink(missing_ok=True)
-    with variables(is_elastic(config)):
-        asked = learner_demands(config)
-        own_ray = start_ray(config, asked=asked)
+    asked = learner_demands(config)
+    with variables(is_elastic(config)), running_ray(config, asked=asked):
         quiet_ray()
         try:
             check_cluster(config, asked)
@@ -132,8 +131,6 @@ def train_together(
         finally:
             (run.path / STOP_FILE).unlink(missing_ok=True)
             shutil.rmtree(run.path / RAY_TRAIN, ignore_errors=True)
-            if own_ray:
-                ray.shutdown()
 
 
 def is_elastic(config: Config) -> bool:

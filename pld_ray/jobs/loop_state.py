@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import pathlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.finetune import FinetuneConfig
-from pld_ray.files.manifest import damaged
+from pld_ray.files.manifest import CheckpointError, damaged
 from pld_ray.runs.layout import TRAINER_FILE
 from pld_ray.runs.run_dir import trainer_state
 
@@ -74,3 +76,31 @@ def loop_state[T: LoopState](checkpoint: pathlib.Path, kind: type[T]) -> T:
         return kind(**trainer_state(checkpoint))
     except TypeError as error:
         raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None
+
+
+def load_first(
+    checkpoints: Sequence[pathlib.Path], load: Callable[[pathlib.Path], None], log: logging.Logger
+) -> pathlib.Path | None:
+    """Load the first checkpoint that is whole, and say which were not; None where there is none.
+
+    Args:
+        checkpoints: newest first.
+        load: takes one over, or raises CheckpointError.
+
+    Raises:
+        CheckpointError: no checkpoint is whole; what is wrong with the first.
+    """
+    failures: list[CheckpointError] = []
+    for path in checkpoints:
+        try:
+            load(path)
+        except CheckpointError as error:
+            log.warning("%s", error)
+            failures.append(error)
+        else:
+            if failures:
+                log.warning("going on from the next older checkpoint, %s", path)
+            return path
+    if failures:
+        raise failures[0]
+    return None

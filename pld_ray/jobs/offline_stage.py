@@ -18,11 +18,11 @@ from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.config import TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.data.demonstrations import Wanted
-from pld_ray.files.manifest import CheckpointError, write_manifest
+from pld_ray.files.manifest import write_manifest
 from pld_ray.jobs.build import open_environment
 from pld_ray.jobs.finetune_cluster import absolute
 from pld_ray.jobs.learners import StopFile, begin_rank, this_rank, train_together
-from pld_ray.jobs.loop_state import LoopState, loop_state
+from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.result_metrics import LEARNER_KEYS
 from pld_ray.policies.no_policy import NoBasePolicy
@@ -190,21 +190,14 @@ class OfflineStage:
                 self.tracker.restored(0)
 
     def _restore(self) -> bool:
-        failures: list[CheckpointError] = []
-        for path in self.ranks.share(self.run_dir.find_checkpoints()):
-            try:
-                state = read_progress(path)
-                self.learner.load(str(path))
-                self.state = loop_state(path, LoopState)
-            except CheckpointError as error:
-                self.logger.warning("%s", error)
-                failures.append(error)
-                continue
+        def load(path: pathlib.Path) -> None:
+            state = read_progress(path)
+            self.learner.load(str(path))
+            self.state = loop_state(path, LoopState)
             self.progress.restore(state)
-            return True
-        if failures:
-            raise failures[0]
-        return False
+
+        found = self.ranks.share(self.run_dir.find_checkpoints())
+        return load_first(found, load, self.logger) is not None
 
     def run(self, stop: StopFile) -> bool:
         """Make the updates; False when a stop was requested."""

@@ -6,12 +6,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-import ray
-
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
-from pld_ray.jobs.build import build_algorithm, check_environment
-from pld_ray.jobs.cluster import start_ray
+from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.loop_state import LoopState
 from pld_ray.jobs.result_metrics import record_initialization
 from pld_ray.runs.journal import log_line
@@ -57,41 +54,34 @@ def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
     """`pretrain` in a folder that is this process's."""
     started = time.time()
     logger = setup_logging(run.path)
-    own_ray = start_ray(config)
     last: dict[str, Any] = {}
-
-    def record(row: dict[str, Any]) -> None:
-        last.update(row)
-        env_steps = 0 if algorithm is None else algorithm.env_steps
-        logger.info(log_line(run.journal.append({"env_steps": env_steps, **row})))
-
-    algorithm = None
     try:
-        algorithm = build_algorithm(config)
-        algorithm.learners.failure_dir = str(run.path)
-        run.create(config)
-        while algorithm.phase != "online":
-            algorithm.training_step()
-            record_initialization(algorithm, record)
-        state = LoopState.begin(config)
-        checkpoint = run.save_checkpoint(algorithm.save_checkpoint, CHECKPOINT, asdict(state))
-        summary = {
-            "calql_steps": algorithm.progress.calql_done,
-            "offline_transitions": algorithm.learners.replay_sizes()[1],
-            **{
-                name: last.get(f"calql/{name}")
-                for name in ("q_data", "q_policy", "gap", "bound_rate", "q_out_of_bound")
-            },
-            "checkpoint": str(checkpoint),
-            "wall_s": round(time.time() - started, 1),
-        }
-        write_json_atomically(run.path / SUMMARY_FILE, summary)
+        with running_algorithm(config) as algorithm:
+
+            def record(row: dict[str, Any]) -> None:
+                last.update(row)
+                row = run.journal.append({"env_steps": algorithm.env_steps, **row})
+                logger.info(log_line(row))
+
+            algorithm.learners.failure_dir = str(run.path)
+            run.create(config)
+            while algorithm.phase != "online":
+                algorithm.training_step()
+                record_initialization(algorithm, record)
+            state = asdict(LoopState.begin(config))
+            checkpoint = run.save_checkpoint(algorithm.save_checkpoint, CHECKPOINT, state)
+            summary = {
+                "calql_steps": algorithm.progress.calql_done,
+                "offline_transitions": algorithm.learners.replay_sizes()[1],
+                **{
+                    name: last.get(f"calql/{name}")
+                    for name in ("q_data", "q_policy", "gap", "bound_rate", "q_out_of_bound")
+                },
+                "checkpoint": str(checkpoint),
+                "wall_s": round(time.time() - started, 1),
+            }
+            write_json_atomically(run.path / SUMMARY_FILE, summary)
     except Exception:
         logger.exception("pretraining failed")
         raise
-    finally:
-        if algorithm is not None:
-            algorithm.stop()
-        if own_ray:
-            ray.shutdown()
     return summary

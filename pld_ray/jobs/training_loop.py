@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +15,7 @@ from pld_ray.evaluation.requests import Evaluation, Results
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.buffer_dump import BufferDump
-from pld_ray.jobs.loop_state import LoopState, loop_state
+from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import flatten_result, pool_figures, record_initialization
 from pld_ray.jobs.start_up import StartUp
@@ -88,16 +87,29 @@ class TrainingLoop:
         Raises:
             CheckpointError: it is damaged; the message names the next older one.
         """
-        candidates = [checkpoint] if checkpoint else self.run_dir.find_checkpoints()
-        if not candidates:
+        found = [checkpoint] if checkpoint else self.run_dir.find_checkpoints()
+        try:
+            loaded = load_first(found, self._load, self.logger)
+        except CheckpointError as error:
+            older = older_checkpoint(found[0]) if len(found) == 1 else None
+            advice = (
+                f"go on from the next older one with --checkpoint={older.name}"
+                if older
+                else f"no checkpoint of {self.run_dir.path} is whole: start anew in another folder"
+            )
+            raise CheckpointError(f"{error}; {advice}") from error
+        if loaded is None:
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
             self._go_back(0, keep=-1)
             return None
-        checkpoint = self._load_first(candidates)
         steps = self.algorithm.env_steps
         self._go_back(steps, keep=steps, updates=self.algorithm.updates)
-        self.logger.info("resumed %s at %d steps", checkpoint, steps)
-        return checkpoint
+        self.logger.info("resumed %s at %d steps", loaded, steps)
+        return loaded
+
+    def _load(self, checkpoint: pathlib.Path) -> None:
+        self.algorithm.load_checkpoint(str(checkpoint))
+        self.state = loop_state(checkpoint, LoopState)
 
     def _go_back(self, steps: int, keep: int, updates: int | None = None) -> None:
         """Take journal and dumped episodes back to at most `keep` environment steps."""
@@ -106,28 +118,6 @@ class TrainingLoop:
             self.dump.go_back(keep)
         if self.tracker is not None:
             self.tracker.restored(steps)
-
-    def _load_first(self, candidates: Sequence[pathlib.Path]) -> pathlib.Path:
-        """Load the first checkpoint that is whole, and say which were not."""
-        failures: list[CheckpointError] = []
-        for path in candidates:
-            try:
-                self.algorithm.load_checkpoint(str(path))
-                self.state = loop_state(path, LoopState)
-            except CheckpointError as error:
-                self.logger.warning("%s", error)
-                failures.append(error)
-            else:
-                if failures:
-                    self.logger.warning("going on from the next older checkpoint, %s", path)
-                return path
-        older = older_checkpoint(candidates[0]) if len(candidates) == 1 else None
-        advice = (
-            f"go on from the next older one with --checkpoint={older.name}"
-            if older
-            else f"no checkpoint of {self.run_dir.path} is whole: start anew in another folder"
-        )
-        raise CheckpointError(f"{failures[0]}; {advice}") from failures[0]
 
     def run(self, start: StartUp) -> bool:
         """Train to `total_steps`; False when a stop was requested.

@@ -13,7 +13,7 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from pld_ray.jobs.cluster import Resources, alive_nodes, describe
+from pld_ray.jobs.cluster import Resources, alive_nodes, describe, running_ray
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, label
 from pld_ray.sweep.run import check_points
@@ -59,13 +59,8 @@ def cluster_nodes(sweep: Sweep) -> list[Resources]:
         return alive_nodes()
     if not address:
         return [{"CPU": float(os.cpu_count() or 1)}]
-    from pld_ray.jobs.cluster import start_ray
-
-    start_ray(sweep.base, address)
-    try:
+    with running_ray(sweep.base, address):
         return alive_nodes()
-    finally:
-        ray.shutdown()
 
 
 def as_text(figures: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import ray
 from ray import tune
 
 from pld_ray.config import ConfigError, TrainConfig
@@ -19,7 +18,7 @@ from pld_ray.config.file import decode, dump_config, encode
 from pld_ray.files.atomic import undone_unless, write_atomically
 from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
-from pld_ray.jobs.cluster import check_fits, start_ray
+from pld_ray.jobs.cluster import check_fits, running_ray
 from pld_ray.runs.layout import (
     BASE_FILE,
     SUMMARY_FILE,
@@ -60,8 +59,7 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
         raise ConfigError(f"{folder} is not empty: give another --name=... or --output_dir")
     remember(trial_configs(sweep))
     check_points(sweep)
-    own_ray = start_ray(sweep.base, sweep.config.ray_address)
-    try:
+    with running_ray(sweep.base, sweep.config.ray_address):
         check_resources(sweep)
         with undone_unless(folder, lambda: any(folder.glob(f"{TRIALS}/*"))):
             write_atomically(folder / BASE_FILE, dump_config(sweep.base))
@@ -70,9 +68,6 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
             write_atomically(folder / SWEEP_CONFIG_FILE, dump_config(settings))
             write_record(sweep, folder)
             return _Driver(sweep, folder, resumed=False).run()
-    finally:
-        if own_ray:
-            ray.shutdown()
 
 
 def resume_sweep(
@@ -92,13 +87,9 @@ def resume_sweep(
     sweep = load_folder(folder)
     for config in trial_configs(sweep, known_points(folder / TRIALS)):
         check_trusted(config, folder / BASE_FILE, trust)
-    own_ray = start_ray(sweep.base, ray_address or sweep.config.ray_address)
-    try:
+    with running_ray(sweep.base, ray_address or sweep.config.ray_address):
         check_resources(sweep)
         return _Driver(sweep, folder, resumed=True).run()
-    finally:
-        if own_ray:
-            ray.shutdown()
 
 
 def trial_configs(
