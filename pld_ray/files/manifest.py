@@ -91,9 +91,9 @@ def files_below(folder: pathlib.Path) -> Iterable[str]:
     return sorted(name for name in found if name != MANIFEST_FILE)
 
 
-def checksum(files: dict[str, Any]) -> str:
-    """SHA-256 of the descriptions."""
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+def checksum(description: Any) -> str:
+    """SHA-256 of plain data, whatever the order of its entries."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
 
 
 def sha256(path: pathlib.Path) -> str:

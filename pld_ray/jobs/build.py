@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import math
 import os
 import pathlib
@@ -37,6 +35,7 @@ from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, check_alike, check_fits, episodes_in
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
+from pld_ray.files.manifest import checksum
 from pld_ray.jobs.cluster import check_cluster, quiet_ray, running_ray
 from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
@@ -63,7 +62,7 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     if config.offline_cache is not None:
         return pathlib.Path(config.offline_cache).resolve()
     identity = collection_identity(ResidualSACConfig.of_run(config))
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    digest = checksum(identity)[:12]
     parent = pathlib.Path(config.output_dir).resolve().parent
     name = re.sub(r"[^\w-]", "_", config.env.task)[:80]  # a task may be any text
     return parent / "cache" / f"{name}-{digest}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pld_ray.errors import UserError
+from pld_ray.files.manifest import checksum, sha256
 from pld_ray.files.tensors import save_tensors
 
 FORMAT = "pld-ray frame ring"
@@ -174,14 +174,3 @@ def check_schema(path: pathlib.Path, found: Any, wanted: Mapping[str, Any]) -> N
                 f"replay {path}: {entry}, which columns lie in which order, is {found[entry]} in "
                 f"the file but {wanted[entry]} in this run"
             )
-
-
-def checksum(meta: Mapping[str, Any]) -> str:
-    """SHA-256 of a description, whatever the order of its entries."""
-    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
-
-
-def sha256(path: pathlib.Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -37,11 +37,13 @@ class OffPolicyLearner(TorchLearner):
 
     Of several learners each owns a shard of the replay; gradients are averaged over all of them.
     Weights carry no version, so that a runner takes whatever it is given. A subclass says what is
-    learnt: `make_optimizers` and `make_update`.
+    learnt: `update_class` and `make_optimizers`.
     """
 
     ring = FrameRing
     """Of which kind the two rings are."""
+    update_class: type[Any]
+    """Of `GradientSteps`."""
 
     def build(self) -> None:
         super().build()
@@ -77,8 +79,11 @@ class OffPolicyLearner(TorchLearner):
         raise NotImplementedError
 
     def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> Any:
-        """What makes gradient steps on `self.networks` from `self.replay`: `run`, `state_dict`."""
-        raise NotImplementedError
+        """`GradientSteps` on `self.networks` from `self.replay`."""
+        replay, params, shard = self.replay, self.params, self.shard
+        return self.update_class(
+            self.networks, optimizers, replay, params, seed, all_reduce=shard.all_reduce
+        )
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         networks = self.module[module_id].unwrapped().networks

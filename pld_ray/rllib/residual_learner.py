@@ -18,20 +18,14 @@ from pld_ray.rllib.learner import OffPolicyLearner, finite_or_saved
 class ResidualSACLearner(OffPolicyLearner):
     """Learns a residual: `ResidualSACUpdate`, and Cal-QL's initialisation of its critic."""
 
+    update_class = ResidualSACUpdate
+
     def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
         return make_optimizers(networks, self.config.learner_params())
 
-    def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> ResidualSACUpdate:
-        update = ResidualSACUpdate(
-            self.networks,
-            optimizers,
-            self.replay,
-            self.params,
-            seed,
-            all_reduce=self.shard.all_reduce,
-        )
-        self.calql = CalQLInitialization(update, self.replay.offline)
-        return update
+    def build(self) -> None:
+        super().build()
+        self.calql = CalQLInitialization(self.gradient_steps, self.replay.offline)
 
     def initialize_critic(
         self, num_steps: int, residual_scale: float | None = None, failure_dir: str | None = None

@@ -121,7 +121,9 @@ class InProcessEnvs:
         self._makers = [None if isinstance(env, gym.Env) else env for env in envs]
         self.envs = [env if isinstance(env, gym.Env) else env() for env in envs]
         self.num_envs = len(self.envs)
-        self.observation_space, self.action_space = checked_spaces(self.envs[0])
+        self.observation_space, self.action_space = checked_spaces(
+            self.envs[0].observation_space, self.envs[0].action_space
+        )
         self._failures = FailureCount(self.num_envs)
         self._replaced = [False] * self.num_envs
 
@@ -157,13 +159,14 @@ class InProcessEnvs:
             env.close()
 
 
-def checked_spaces(env: gym.Env) -> tuple[gym.spaces.Dict, gym.spaces.Box]:
-    """The environment's spaces.
+def checked_spaces(
+    observations: gym.Space, actions: gym.Space
+) -> tuple[gym.spaces.Dict, gym.spaces.Box]:
+    """An environment's spaces.
 
     Raises:
         ValueError: observations that are no Dict, or actions that are no Box.
     """
-    observations, actions = env.observation_space, env.action_space
     if not isinstance(observations, gym.spaces.Dict):
         raise ValueError(f"the environment's observations must be a Dict, not {observations}")
     if not isinstance(actions, gym.spaces.Box):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ from safetensors.numpy import load_file
 
 from pld_ray.columns import Columns, concatenate_episodes, split_episodes
 from pld_ray.errors import UserError
+from pld_ray.files.manifest import sha256
 from pld_ray.files.tensors import save_arrays
 
 FORMAT_VERSION = 2
@@ -139,9 +139,3 @@ class OfflineCache:
         return OfflineCacheError(
             f"the offline cache file {file} is damaged: {why}; delete {self.folder} to collect anew"
         )
-
-
-def sha256(path: pathlib.Path) -> str:
-    """Hex digest of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

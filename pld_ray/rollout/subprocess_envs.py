@@ -66,7 +66,9 @@ class SubprocessEnvs:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(preload))
         example = self._makers[0]()
-        self.observation_space, self.action_space = checked_spaces(example)
+        self.observation_space, self.action_space = checked_spaces(
+            example.observation_space, example.action_space
+        )
         example.close()
         self._failures = FailureCount(self.num_envs)
         self._replaced = [False] * self.num_envs

@@ -15,7 +15,13 @@ from pld_ray.columns import BASE_ACTION, POLICY_FEATURES
 from pld_ray.policies import BasePolicy, ChunkCache
 from pld_ray.policies.lerobot_names import missing_observations
 from pld_ray.rollout.control_clock import ControlClock
-from pld_ray.rollout.env_group import Command, EnvGroup, InProcessEnvs, Outcome
+from pld_ray.rollout.env_group import (
+    Command,
+    EnvGroup,
+    InProcessEnvs,
+    Outcome,
+    checked_spaces,
+)
 
 Observation = dict[str, np.ndarray]
 
@@ -284,10 +290,7 @@ def check_policy_matches(
         ValueError: spaces of another kind than Dict and Box, another action dimension, or an
             observation that the environment lacks or has in another shape.
     """
-    if not isinstance(observation_space, gym.spaces.Dict):
-        raise ValueError(f"the environment's observations must be a Dict, not {observation_space}")
-    if not isinstance(action_space, gym.spaces.Box):
-        raise ValueError(f"the environment's actions must be a Box, not {action_space}")
+    observation_space, action_space = checked_spaces(observation_space, action_space)
     if (policy.action_dim,) != action_space.shape:
         raise ValueError(
             f"the base policy acts in {policy.action_dim} dimensions but the environment takes "

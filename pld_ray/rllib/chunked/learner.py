@@ -16,20 +16,10 @@ from pld_ray.rllib.learner import OffPolicyLearner
 class ACRLPDLearner(OffPolicyLearner):
     """Learns a policy over chunks: `ChunkedUpdate` on windows of both rings."""
 
-    ring = ChunkRing
+    ring, update_class = ChunkRing, ChunkedUpdate
 
     def make_optimizers(self, networks: Any) -> dict[str, Optimizer]:
         return make_optimizers(networks, self.config.learner_params())
-
-    def make_update(self, optimizers: dict[str, Optimizer], seed: int) -> ChunkedUpdate:
-        return ChunkedUpdate(
-            self.networks,
-            optimizers,
-            self.replay,
-            self.params,
-            seed,
-            all_reduce=self.shard.all_reduce,
-        )
 
     def fit_normalizer(self, state: Normalizer | None = None) -> None:
         """As elsewhere, and the range of actions from the offline ring."""
