@@ -1,8 +1,6 @@
-"""Names of the columns that travel from an environment's step to a gradient, and whole episodes."""
+"""Names of the columns that travel from an environment's step to a gradient."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,20 +26,3 @@ VECTOR_KEYS = ("observation.state", "observation.environment_state", POLICY_FEAT
 IMAGE_PREFIX = "observation.images."
 FEATURE_PREFIX = "observation.features."
 """Of a camera's images, and of what a frozen vision encoder makes of them."""
-
-
-def concatenate_episodes(episodes: Sequence[Columns]) -> tuple[Columns, list[int]]:
-    """One set of columns and the number of transitions of each episode."""
-    if not episodes:
-        return {}, []
-    columns = {key: np.concatenate([e[key] for e in episodes]) for key in episodes[0]}
-    return columns, [len(e["reward"]) - 1 for e in episodes]
-
-
-def split_episodes(columns: Columns, episode_lengths: Sequence[int]) -> list[Columns]:
-    """The inverse of `concatenate_episodes`."""
-    ends = np.cumsum([n + 1 for n in episode_lengths])
-    return [
-        {key: value[end - n - 1 : end] for key, value in columns.items()}
-        for end, n in zip(ends, episode_lengths, strict=True)
-    ]

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pld_ray.columns import START, split_episodes
+from pld_ray.columns import START
 from pld_ray.data.dataset_series import DatasetSeries
 from pld_ray.data.episode_writer import Recording
+from pld_ray.rollout.episode import split_episodes
 from pld_ray.rollout.messages import ReplayBatch
 from pld_ray.runs.layout import BUFFER, DEMO_BUFFER
 

@@ -10,7 +10,7 @@ import numpy as np
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.columns import INTERVENED, Columns, concatenate_episodes, split_episodes
+from pld_ray.columns import INTERVENED, Columns
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
@@ -19,7 +19,7 @@ from pld_ray.rllib.demonstrations import Demonstrations
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
-from pld_ray.rollout.episode import all_with_success
+from pld_ray.rollout.episode import all_with_success, concatenate_episodes, split_episodes
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
 from pld_ray.rollout.start_order import StartOrder, ended_episodes

@@ -17,7 +17,7 @@ from ray.rllib.utils.metrics import ENV_STEP_TIMER
 
 from envs.experts import PickPlaceExpert
 from pld_ray.algorithm.residual.acting import Actor
-from pld_ray.columns import BASE_ACTION, Columns, concatenate_episodes
+from pld_ray.columns import BASE_ACTION, Columns
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.evaluation.play import EpisodeResult, play_init_states
 from pld_ray.evaluation.requests import Contestant
@@ -25,6 +25,7 @@ from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.control_clock import ControlClock
+from pld_ray.rollout.episode import concatenate_episodes
 from pld_ray.rollout.intervention import Intervenor
 from pld_ray.rollout.live_view import LiveView, open_view
 from pld_ray.rollout.make_intervenor import attend, make_intervenor

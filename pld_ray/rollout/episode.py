@@ -1,4 +1,4 @@
-"""Rows of one open episode, turned into columns when it ends."""
+"""Rows of one open episode, turned into columns when it ends; several episodes as one."""
 
 from __future__ import annotations
 
@@ -86,6 +86,23 @@ def with_success(columns: Columns, success: bool) -> Columns:
 def all_with_success(episodes: Sequence[Columns]) -> list[Columns]:
     """Episodes of whatever release: before `success`, what had terminated had reached the goal."""
     return [e if SUCCESS in e else with_success(e, bool(e["terminated"].any())) for e in episodes]
+
+
+def concatenate_episodes(episodes: Sequence[Columns]) -> tuple[Columns, list[int]]:
+    """One set of columns and the number of transitions of each episode."""
+    if not episodes:
+        return {}, []
+    columns = {key: np.concatenate([e[key] for e in episodes]) for key in episodes[0]}
+    return columns, [len(e["reward"]) - 1 for e in episodes]
+
+
+def split_episodes(columns: Columns, episode_lengths: Sequence[int]) -> list[Columns]:
+    """The inverse of `concatenate_episodes`."""
+    ends = np.cumsum([n + 1 for n in episode_lengths])
+    return [
+        {key: value[end - n - 1 : end] for key, value in columns.items()}
+        for end, n in zip(ends, episode_lengths, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any
 
 import ray
 
-from pld_ray.columns import START, Columns, concatenate_episodes, split_episodes
+from pld_ray.columns import START, Columns
 from pld_ray.errors import UserError
-from pld_ray.rollout.episode import EpisodeSummary
+from pld_ray.rollout.episode import EpisodeSummary, concatenate_episodes, split_episodes
 
 
 class EnvRunnerError(UserError, RuntimeError):

@@ -12,10 +12,11 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from pld_ray.columns import Columns, concatenate_episodes, split_episodes
+from pld_ray.columns import Columns
 from pld_ray.errors import UserError
 from pld_ray.files.manifest import sha256
 from pld_ray.files.tensors import save_arrays
+from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 
 FORMAT_VERSION = 2
 META_FILE = "collection.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pld_ray.columns import Columns, split_episodes
-from pld_ray.rollout.episode import EpisodeSummary
+from pld_ray.columns import Columns
+from pld_ray.rollout.episode import EpisodeSummary, split_episodes
 from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
 
 Ended = tuple[int, Columns, EpisodeSummary]

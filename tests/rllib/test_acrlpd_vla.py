@@ -12,13 +12,13 @@ from point_demonstrations import EPISODE_LENGTH, SIDE, record
 from tiny_policies import make_observations, save_policy
 
 from pld_ray.cli import main
-from pld_ray.columns import concatenate_episodes
 from pld_ray.data.demonstrations import episodes_in
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.policies import load_base_policy
 from pld_ray.policies.actors import write_actor
 from pld_ray.rllib.chunked import ACRLPDConfig
 from pld_ray.rllib.chunked.offline import as_stored
+from pld_ray.rollout.episode import concatenate_episodes
 from pld_ray.rollout.messages import ReplayBatch, SampleRequest
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

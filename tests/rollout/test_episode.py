@@ -2,8 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pld_ray.columns import concatenate_episodes, split_episodes
-from pld_ray.rollout.episode import EpisodeBuilder
+from pld_ray.rollout.episode import EpisodeBuilder, concatenate_episodes, split_episodes
 
 
 def episode(length, start=0.0):

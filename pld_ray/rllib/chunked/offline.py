@@ -9,13 +9,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pld_ray.columns import BASE_ACTION, SUCCESS, Columns, concatenate_episodes
+from pld_ray.columns import BASE_ACTION, SUCCESS, Columns
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.data.dataset import open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
+from pld_ray.rollout.episode import concatenate_episodes
 from pld_ray.rollout.messages import ReplayBatch
 
 log = logging.getLogger("pld_ray")
