@@ -20,8 +20,8 @@ MIN_SEEDS = 3
 RESAMPLES = 2_000
 
 
-def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson score interval of a success probability (Wilson 1927, J. Am. Stat. Assoc. 22).
+def wilson_interval(successes: float, n: int) -> tuple[float, float]:
+    """95 % Wilson score interval of a success probability (Wilson 1927, J. Am. Stat. Assoc. 22).
 
     Args:
         successes: in [0, n], a whole number but for the rounding of a rate.
@@ -39,7 +39,7 @@ def wilson_interval(successes: float, n: int, confidence: float = 0.95) -> tuple
         return 0.0, 1.0
     if not 0 <= successes <= n:
         raise ValueError(f"wilson_interval: successes={successes} must lie in [0, n={n}]")
-    interval = binomtest(round(successes), n).proportion_ci(confidence, method="wilson")
+    interval = binomtest(round(successes), n).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
 
 
@@ -64,11 +64,9 @@ def bootstrap_interval(
     strata: Sequence[Floats],
     statistic: Callable[..., Floats] = iqm,
     *,
-    confidence: float = 0.95,
     resamples: int = RESAMPLES,
-    seed: int = 0,
 ) -> tuple[Floats, Floats] | None:
-    """Percentile interval of a statistic, with runs resampled within each stratum (task).
+    """95 % percentile interval of a statistic, with runs resampled within each stratum (task).
 
     Args:
         strata: for each task an array (..., runs), the same leading shape in each; a leading axis,
@@ -90,9 +88,8 @@ def bootstrap_interval(
         of_all,
         vectorized=True,
         n_resamples=resamples,
-        confidence_level=confidence,
         method="percentile",
         axis=-1,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(0),
     ).confidence_interval
     return interval.low, interval.high

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pld_ray.algorithm.compiled import compile_networks
 from pld_ray.algorithm.descent import Descent
 from pld_ray.algorithm.metrics import UpdateMetrics
 from pld_ray.algorithm.nonfinite import LossChecks
@@ -114,3 +113,16 @@ class GradientSteps:
         self.updates = int(state["updates"])
         generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
         self.generator.set_state(generator)
+
+
+def compile_networks(networks: Any, backend: str) -> None:
+    """Compile what critics and actor compute; parameters and their names stay as they are.
+
+    Args:
+        networks: `ResidualNetworks`, or an object with its attributes; changed in place.
+        backend: of torch.compile.
+    """
+    networks.actor.compile(backend=backend)
+    for critic in (networks.critic, networks.target_critic):
+        critic.outputs = torch.compile(critic.outputs, backend=backend)
+        critic.otf_outputs = torch.compile(critic.otf_outputs, backend=backend)

@@ -57,7 +57,6 @@ def open_tracker(
     parent_run_id: str | None = None,
     extra_tags: Mapping[str, str] | None = None,
     preset: str = "default",
-    resume_step: int | None = None,
     varied: Mapping[str, str] | None = None,
 ) -> MlflowRun | None:
     """The MLflow run of this training run, continued when the folder knows one.
@@ -70,8 +69,6 @@ def open_tracker(
         parent_run_id: MLflow run of the sweep.
         extra_tags: `sweep`, `trial` and `point` of a trial.
         preset: name of the preset that the configuration was made from.
-        resume_step: environment steps of the checkpoint that training goes on from; None when it
-            starts anew.
         varied: axis -> value of a trial, for the axes in which the sweep's trials differ; they name
             the run and are logged before all other parameters.
 
@@ -113,9 +110,6 @@ def open_tracker(
     del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it
     first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
     tracker.log_params({name: params[name] for name in first} | params)
-    if resume_step is not None:
-        run.journal.restore(resume_step)
-        tracker.restored(resume_step)
     return tracker
 
 

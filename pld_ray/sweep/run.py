@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import pathlib
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from ray import tune
@@ -19,6 +23,7 @@ from pld_ray.files.atomic import undone_unless, write_atomically
 from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.cluster import check_fits, running_ray
+from pld_ray.jobs.open_tracker import config_errors
 from pld_ray.runs.layout import (
     BASE_FILE,
     SUMMARY_FILE,
@@ -32,11 +37,12 @@ from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.ended import EndedTrials, known_points
 from pld_ray.sweep.folder import TrialName, load_folder, write_record
-from pld_ray.sweep.interrupt import sigterm_as_interrupt
 from pld_ray.sweep.outcome import as_csv, summarize, trial_row
 from pld_ray.sweep.progress import SweepProgress
-from pld_ray.sweep.publish import publish
+from pld_ray.sweep.publish import open_sweep_run, publish
 from pld_ray.tracking.logfile import setup_logging, write_to_log
+from pld_ray.tracking.mlflow_record import read_record
+from pld_ray.tracking.mlflow_run import MlflowRun
 
 
 def run_sweep(sweep: Sweep) -> dict[str, Any]:
@@ -247,9 +253,6 @@ class _Driver:
 
     def _close_lost(self, failed: list[dict[str, Any]]) -> None:
         """A trial that was killed for good could not close its MLflow run."""
-        from pld_ray.tracking.mlflow_record import read_record
-        from pld_ray.tracking.mlflow_run import MlflowRun
-
         for row in failed:
             if read_record(row["folder"]) is None:
                 continue
@@ -260,13 +263,11 @@ class _Driver:
             else:
                 run.finish("FAILED")
 
-    def _open_tracker(self) -> Any:
+    def _open_tracker(self) -> MlflowRun | None:
         if not self.sweep.config.tracking.enabled:
             return None
-        from pld_ray.tracking.mlflow_sweep import open_sweep_run
-
         settings = self.sweep.config.tracking
-        try:
+        with config_errors():
             return open_sweep_run(
                 self.folder,
                 self.sweep.config.name,
@@ -274,8 +275,6 @@ class _Driver:
                 settings.experiment,
                 encode(self.sweep.config),
             )
-        except (ConnectionError, ValueError, FileNotFoundError) as error:
-            raise ConfigError(str(error)) from error
 
 
 def remove(folder: pathlib.Path) -> None:
@@ -284,3 +283,25 @@ def remove(folder: pathlib.Path) -> None:
         folder.unlink()
     elif folder.exists():
         shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM, as `ray job stop` sends it, ends what is inside like Ctrl-C.
+
+    Tune ends its trials in order on SIGINT; on SIGTERM Ray prints a native stack trace and aborts.
+    To be entered when Ray runs, which sets a handler of its own; Tune leaves one behind for SIGINT.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT), signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)

@@ -63,11 +63,11 @@ def test_a_trial_is_named_and_tagged_by_its_point(config, uri, tmp_path, monkeyp
     assert "output_dir" not in data.params
 
     elsewhere = RunDir(tmp_path / "another machine")
-    again = open_tracker(
-        config, elsewhere, kind="trial", parent_run_id="1" * 32, extra_tags=TRIAL, resume_step=40
-    )
+    again = open_tracker(config, elsewhere, kind="trial", parent_run_id="1" * 32, extra_tags=TRIAL)
     assert again is not None
     assert again.run_id == tracker.run_id
+    elsewhere.journal.restore(40)
+    again.restored(40)
     again.finish()
     assert data_of(uri, again.run_id).tags["resumed_at_step"] == "40"
 

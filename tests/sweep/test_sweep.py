@@ -20,7 +20,7 @@ from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
 from pld_ray.runs.journal import TIME
-from pld_ray.sweep.interrupt import sigterm_as_interrupt
+from pld_ray.sweep.run import sigterm_as_interrupt
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

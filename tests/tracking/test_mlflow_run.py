@@ -18,11 +18,11 @@ from mlflow.tracking import MlflowClient
 
 from pld_ray.files.lock import FolderLock
 from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.sweep.publish import open_sweep_run
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_send import MlflowReceiver
 from pld_ray.tracking.mlflow_store import MissingRunError
-from pld_ray.tracking.mlflow_sweep import open_sweep_run
 from pld_ray.tracking.sending import send_left
 from pld_ray.tracking.system_metrics import SystemMetrics
 
