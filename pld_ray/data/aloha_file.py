@@ -157,7 +157,6 @@ class AlohaEpisode:
                     "out the episode"
                 )
         self.image_steps = self._image_steps()
-        self.chunked = self.image_steps is not None
         self.start = self._starts()
         self.images = {name: self._images(key) for name, key in self.layout.cameras.items()}
 
