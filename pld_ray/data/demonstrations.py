@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -50,6 +50,22 @@ class Wanted:
         """Vectors alone, which are read without decoding anything."""
         vectors = {name: shape for name, shape in self.observations.items() if len(shape) < 3}
         return replace(self, observations=vectors)
+
+
+class EpisodeFacts(NamedTuple):
+    """What a check needs to know of a demonstration."""
+
+    where: str
+    """Dataset and episode, for messages."""
+    length: int
+    """Transitions."""
+    success: bool
+
+    @classmethod
+    def of(cls, dataset: Dataset, index: int, episode: Columns) -> Self:
+        """Of an episode that `episodes_in` gives."""
+        where = f"{dataset.root}, episode {index}"
+        return cls(where, len(episode["reward"]) - 1, bool(episode[SUCCESS].any()))
 
 
 def check_fits(dataset: Dataset, wanted: Wanted) -> None:

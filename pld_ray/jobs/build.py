@@ -26,13 +26,19 @@ from pld_ray.algorithm.stored_columns import (
     check_returns,
     with_scaled_reward,
 )
-from pld_ray.columns import SUCCESS, VECTOR_KEYS
+from pld_ray.columns import VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.start_check import check_start
 from pld_ray.data.dataset import open_datasets
-from pld_ray.data.demonstrations import Wanted, check_alike, check_fits, episodes_in
+from pld_ray.data.demonstrations import (
+    EpisodeFacts,
+    Wanted,
+    check_alike,
+    check_fits,
+    episodes_in,
+)
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.manifest import checksum
@@ -41,7 +47,7 @@ from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.collection import collection_identity
-from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig, ResidualSACConfig
+from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.classifier_reward import with_classifier
@@ -154,13 +160,11 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
     for path in config.demo_path:
         episodes = episodes_in(path, wanted.without_cameras(), only_successes)
         for dataset, index, episode in episodes:
-            where = f"{dataset.root}, episode {index}"
-            length = len(episode["reward"]) - 1
-            facts.append(EpisodeFacts(where, length, bool(episode[SUCCESS].any())))
-            if length >= capacity:
+            facts.append(fact := EpisodeFacts.of(dataset, index, episode))
+            if fact.length >= capacity:
                 raise DataError(
-                    f"{where} has {length} transitions and the offline replay of a learner holds "
-                    f"{capacity} rows: raise algorithm.offline_capacity"
+                    f"{fact.where} has {fact.length} transitions and the offline replay of a "
+                    f"learner holds {capacity} rows: raise algorithm.offline_capacity"
                 )
             if params.critic_atoms > 1:
                 scaled = with_scaled_reward(episode, params.reward_scale, params.reward_bias)
@@ -169,7 +173,7 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
                 try:
                     check_returns(torch.from_numpy(returns), params.value_range)
                 except ReturnRangeError as error:
-                    raise DataError(f"{where}: {error}") from None
+                    raise DataError(f"{fact.where}: {error}") from None
     algorithm.check_demonstrations(facts)
 
 

@@ -10,8 +10,14 @@ from envs.bootstrap import RenderingUnavailableError
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
-from pld_ray.jobs.finetune_cluster import finetune_on_cluster
-from pld_ray.jobs.finetune_learner import Advance, Inputs, find_inputs, learn, played_tasks
+from pld_ray.jobs.finetune_learner import (
+    Advance,
+    Inputs,
+    find_inputs,
+    finetune_on_cluster,
+    learn,
+    played_tasks,
+)
 from pld_ray.jobs.finetune_loop import COMPONENTS
 from pld_ray.jobs.learners import check_gpus
 from pld_ray.jobs.stop_request import StopRequest

@@ -20,8 +20,7 @@ from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.files.manifest import write_manifest
 from pld_ray.jobs.build import open_environment
-from pld_ray.jobs.finetune_cluster import absolute
-from pld_ray.jobs.learners import StopFile, begin_rank, this_rank, train_together
+from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, train_together
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.result_metrics import LEARNER_KEYS

@@ -15,7 +15,7 @@ from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rllib.demonstrations import Demonstrations
+from pld_ray.rllib.demonstrations import demonstrations_identity, load_demonstrations
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
@@ -68,7 +68,7 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
     }
     if config.demo_path:
         identity |= {
-            "demonstrations": Demonstrations(config).identity(),
+            "demonstrations": demonstrations_identity(config),
             "demo_episodes": config.demo_episodes,
         }
     return json.loads(json.dumps(identity, sort_keys=True))
@@ -141,7 +141,7 @@ class BaseCollection:
                 return
             cache.check_writable()
         if self.config.demo_path:
-            self.offline = Demonstrations(self.config).load(self.runners)
+            self.offline = load_demonstrations(self.config, self.runners)
         self.runners.restart(self.seed)
 
     @property

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
 import gymnasium as gym
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -20,6 +20,7 @@ from pld_ray.config.learner import LearnerParams
 from pld_ray.config.policy import PoolOptions
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds, check_grippers
+from pld_ray.data.demonstrations import EpisodeFacts
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.options import Field, check_options, fields_of, fits, unfit
 from pld_ray.pool import PoolSpec
@@ -42,16 +43,6 @@ def options_of(run_class: Any) -> dict[str, Field]:
         for field in fields_of(run_class)
         if field.key.startswith("algorithm.") or field.key in RUN_KEYS
     }
-
-
-class EpisodeFacts(NamedTuple):
-    """What a check needs to know of a demonstration."""
-
-    where: str
-    """Dataset and episode, for messages."""
-    length: int
-    """Transitions."""
-    success: bool
 
 
 class OffPolicyConfig(AlgorithmConfig):

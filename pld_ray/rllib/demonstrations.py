@@ -3,63 +3,69 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, START, Columns
-from pld_ray.data.dataset import open_datasets
-from pld_ray.data.demonstrations import episodes_in, identity_of, recording_of
+from pld_ray.data.dataset import Dataset, open_datasets
+from pld_ray.data.demonstrations import Wanted, episodes_in, identity_of, recording_of
 from pld_ray.policies import base_policy_fingerprint
-from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.runners import Runners
 
 log = logging.getLogger("pld_ray")
 
 
-class Demonstrations:
-    """The episodes of `demo_path`, as the runners would have stored them.
+def read_demonstrations(
+    config: OffPolicyConfig, wanted: Wanted, task: str
+) -> Iterator[tuple[Dataset, int, Columns]]:
+    """The episodes of `demo_path`, as `episodes_in` gives them; the log says how many there are,
+    and which datasets tell of another task.
+
+    Raises:
+        DataError: a dataset is of another environment, or a path holds no wanted episode.
+    """
+    for path in config.demo_path:
+        number = 0
+        for found in episodes_in(path, wanted, config.demo_episodes == "successes"):
+            number += 1
+            yield found
+        log.info("%s: %d episodes for the offline replay", path, number)
+        for dataset in open_datasets(path):
+            if told := set(dataset.tasks) - {task}:
+                log.warning("%s: %s; the environment's task is %r", dataset.root, told, task)
+
+
+def demonstrations_identity(config: OffPolicyConfig) -> list[str]:
+    """Digests of the datasets of `demo_path`: equal ones, equal episodes."""
+    return [identity_of(dataset) for dataset in datasets_of(config)]
+
+
+def datasets_of(config: OffPolicyConfig) -> list[Dataset]:
+    """Every dataset of `demo_path`."""
+    return [dataset for path in config.demo_path for dataset in open_datasets(path)]
+
+
+def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Columns]:
+    """The episodes of `demo_path` as the runners would have stored them.
 
     Base actions that a dataset brings are taken where the same policy, asked in the same way, made
     them; all others are computed anew, by the frozen policy along the recorded observations.
 
-    Args:
-        config: `demo_path`, `demo_episodes`, and the base policy.
-
     Raises:
-        DataError: a path is no finished LeRobotDataset.
+        DataError: as `read_demonstrations`.
+        EnvRunnerError: the base policy cannot answer for the recorded observations.
     """
-
-    def __init__(self, config: ResidualSACConfig) -> None:
-        self.paths = config.demo_path
-        self.datasets = [dataset for path in self.paths for dataset in open_datasets(path)]
-        self.successes_only = config.demo_episodes == "successes"
-        self.policy = policy_identity(config)
-
-    def identity(self) -> list[str]:
-        """Digests of the datasets: equal ones, equal episodes."""
-        return [identity_of(dataset) for dataset in self.datasets]
-
-    def load(self, runners: Runners) -> list[Columns]:
-        """Every wanted episode, in the order of the datasets.
-
-        Raises:
-            DataError: a dataset is of another environment, or a path holds no wanted episode.
-            EnvRunnerError: the base policy cannot answer for the recorded observations.
-        """
-        wanted, task = runners.describe_environment()
-        by_policy = {d.root: recording_of(d).get("base_policy") for d in self.datasets}
-        episodes: list[Columns] = []
-        for path in self.paths:
-            before = len(episodes)
-            for dataset, _, episode in episodes_in(path, wanted, self.successes_only):
-                known = by_policy[dataset.root] == self.policy
-                episodes.append(episode if known else without_policy(episode))
-            log.info("%s: %d episodes for the offline replay", path, len(episodes) - before)
-        for dataset in self.datasets:
-            if told := set(dataset.tasks) - {task}:
-                log.warning("%s: %s; the environment's task is %r", dataset.root, told, task)
-        return runners.label_episodes(with_starts(episodes), task)
+    wanted, task = runners.describe_environment()
+    policy = policy_identity(config)
+    known = {d.root for d in datasets_of(config) if recording_of(d).get("base_policy") == policy}
+    episodes = [
+        episode if dataset.root in known else without_policy(episode)
+        for dataset, _, episode in read_demonstrations(config, wanted, task)
+    ]
+    return runners.label_episodes(with_starts(episodes), task)
 
 
 def with_starts(episodes: list[Columns]) -> list[Columns]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneParams
@@ -86,11 +85,6 @@ def learning_rate_share(update: int, total: int, params: FinetuneParams) -> floa
     warm = min(1.0, (update + 1) / max(1, params.warmup_updates))
     cosine = 0.5 + 0.5 * math.cos(math.pi * update / total)
     return warm * (params.final_learning_rate + (1 - params.final_learning_rate) * cosine)
-
-
-def make_average(policy: torch.nn.Module, decay: float) -> AveragedModel:
-    """A copy of the policy that `update_parameters` moves after it."""
-    return AveragedModel(policy, multi_avg_fn=moving_average(decay))
 
 
 def moving_average(decay: float) -> Callable[[Any, Any, Any], None]:

@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
 from pld_ray.config.finetune import FinetuneParams
@@ -37,7 +38,7 @@ from pld_ray.sharded.components import (
     Components,
     own_tensors,
 )
-from pld_ray.sharded.optimization import learning_rate_share, make_average, make_optimizer
+from pld_ray.sharded.optimization import learning_rate_share, make_optimizer, moving_average
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding, most_held_gb, sum_and_clip
 from pld_ray.sharded.trainee import Trainee
@@ -80,7 +81,7 @@ class Trainer:
         self.ranks, self.policy = ranks, trainee.policy
         self.device = next(self.policy.parameters()).device.type
         self.computes_in_bfloat16 = params.precision == "bfloat16"
-        self.average = make_average(self.policy, params.ema_decay)
+        self.average = AveragedModel(self.policy, multi_avg_fn=moving_average(params.ema_decay))
         if sharding is not None:  # both, as an average of a sharded policy cannot be copied
             for policy in (self.policy, self.average.module):
                 sharding.shard(policy, trainee.checkpoint.policy_type)

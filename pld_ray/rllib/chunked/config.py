@@ -13,12 +13,13 @@ from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, check_pool
+from pld_ray.data.demonstrations import EpisodeFacts
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.policies.actors import actor_facts, check_actor
 from pld_ray.pool import PoolSpec
 from pld_ray.replay import ReplaySchema
 from pld_ray.rllib.chunked.offline import check_episodes
-from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
+from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rollout import factory
 from pld_ray.rollout.vector_env import check_policy_matches
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -11,15 +10,14 @@ import numpy as np
 
 from pld_ray.columns import BASE_ACTION, SUCCESS, Columns
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.data.dataset import open_datasets
-from pld_ray.data.demonstrations import Wanted, episodes_in
+from pld_ray.data.demonstrations import EpisodeFacts, Wanted
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
-from pld_ray.rllib.config import EpisodeFacts, OffPolicyConfig
+from pld_ray.rllib.config import OffPolicyConfig
+from pld_ray.rllib.demonstrations import read_demonstrations
 from pld_ray.rollout.episode import concatenate_episodes
 from pld_ray.rollout.messages import ReplayBatch
 
-log = logging.getLogger("pld_ray")
 STORED = ("action", "reward", "terminated", "truncated", "residual_scale", "intervened", SUCCESS)
 
 PART_BYTES = 256_000_000
@@ -59,29 +57,19 @@ class OfflineData:
         """
         wanted, task = self.runners.describe_environment()
         facts: list[EpisodeFacts] = []
-        for part in in_parts(self._read(wanted, facts)):
+        for part in in_parts(self._read(wanted, task, facts)):
             self._store(part, first=len(facts) - len(part))
         check_episodes(facts, self.config.learner_params())
-        for path in self.config.demo_path:
-            for dataset in open_datasets(path):
-                if told := set(dataset.tasks) - {task}:
-                    log.warning("%s: %s; the environment's task is %r", dataset.root, told, task)
         stats = self.config.norm_stats
         mode = self.config.norm_stats_mode
         self.learners.fit_normalizer(stats and Normalizer.of_state(stats, wanted, mode))
         return True
 
-    def _read(self, wanted: Wanted, facts: list[EpisodeFacts]) -> Iterator[Columns]:
+    def _read(self, wanted: Wanted, task: str, facts: list[EpisodeFacts]) -> Iterator[Columns]:
         """The episodes, one by one; what is known of them goes into `facts`."""
-        successes_only = self.config.demo_episodes == "successes"
-        for path in self.config.demo_path:
-            before = len(facts)
-            for dataset, index, episode in episodes_in(path, wanted, successes_only):
-                where = f"{dataset.root}, episode {index}"
-                length = len(episode["reward"]) - 1
-                facts.append(EpisodeFacts(where, length, bool(episode[SUCCESS].any())))
-                yield as_stored(episode, wanted)
-            log.info("%s: %d episodes for the offline replay", path, len(facts) - before)
+        for dataset, index, episode in read_demonstrations(self.config, wanted, task):
+            facts.append(EpisodeFacts.of(dataset, index, episode))
+            yield as_stored(episode, wanted)
 
     def _store(self, episodes: Sequence[Columns], first: int) -> None:
         """Episodes from number `first` on; with several learners they take turns."""
