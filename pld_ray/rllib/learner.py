@@ -217,11 +217,8 @@ class OffPolicyLearner(TorchLearner):
         assert self.thread is not None, "start_updating() comes first"
         with finite_or_saved(self._failure_dir):
             report = self.thread.poll(wait_s)
-        means = {}
-        for name in sorted({name for metrics in report.metrics for name in metrics}):
-            values = [metrics[name] for metrics in report.metrics if name in metrics]
-            means[name] = sum(values) / len(values)
-        return LearnerReport(report.updates, report.published, self.stored(), means)
+        report.stored = self.stored()
+        return report
 
     def _store_work(self, work: Work) -> None:
         self._store(work.batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -97,15 +98,10 @@ class Learners:
         reports: list[LearnerReport] = self.call("poll", wait_s=wait_s)
         first = reports[0]
         if first.updates:
-            self._log([report.metrics for report in reports])
+            self._log([means(report.metrics) for report in reports])
             self._count(first.updates)
         lost = self._log_stored([report.stored for report in reports])
-        return LearnerReport(
-            first.updates,
-            first.weights,
-            Stored(lost, first.stored.online, first.stored.offline),
-            first.metrics,
-        )
+        return replace(first, stored=replace(first.stored, lost_steps=lost))
 
     def drain(self) -> None:
         """Return when all that was submitted is done."""
@@ -155,9 +151,7 @@ class Learners:
     def _log(self, per_learner: Sequence[dict[str, float]]) -> dict[str, float]:
         """Mean metrics of all learners, which are logged too."""
         self._aggregate(DEFAULT_MODULE_ID, per_learner)
-        names = sorted({name for metrics in per_learner for name in metrics})
-        values = {n: [metrics[n] for metrics in per_learner if n in metrics] for n in names}
-        return {name: sum(found) / len(found) for name, found in values.items()}
+        return means(per_learner)
 
     def _log_stored(self, per_learner: Sequence[Stored]) -> int:
         sizes = [{"replay_online": s.online, "replay_offline": s.offline} for s in per_learner]
@@ -180,3 +174,10 @@ class Learners:
 
 def _call(learner: Any, method: str, arguments: dict[str, Any]) -> Any:
     return getattr(learner, method)(**arguments)
+
+
+def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over the rows that have it."""
+    names = sorted({name for row in rows for name in row})
+    values = {name: [row[name] for row in rows if name in row] for name in names}
+    return {name: sum(found) / len(found) for name, found in values.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pld_ray.rollout.messages import PublishedWeights, ReplayBatch
 
@@ -33,32 +32,17 @@ class Work:
 
 
 @dataclass
-class ThreadReport:
-    """What a thread has done since it was last asked.
-
-    Attributes:
-        updates: made.
-        metrics: means of each slice of updates.
-        published: what `publish` returned last; None if it was not called.
-    """
-
-    updates: int = 0
-    metrics: list[dict[str, float]] = field(default_factory=list)
-    published: Any = None
-
-
-@dataclass(frozen=True)
 class LearnerReport:
     """What a learner's thread has done since it was last asked.
 
     Attributes:
         updates: made.
         weights: the newest publication; None if there was none.
+        metrics: means of each slice of updates.
         stored: what became of the batches.
-        metrics: means over the updates; empty without any.
     """
 
-    updates: int
-    weights: PublishedWeights | None
-    stored: Stored
-    metrics: dict[str, float]
+    updates: int = 0
+    weights: PublishedWeights | None = None
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    stored: Stored = Stored(0, 0, 0)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pld_ray.rllib.messages import ThreadReport, Work
+from pld_ray.rllib.messages import LearnerReport, Work
 
 SLICE_UPDATES = 20
 """Updates between two moments at which the networks may be read."""
@@ -41,7 +41,7 @@ class UpdateThread:
         self._networks = threading.Lock()
         self._readers = 0  # who want to read the networks
         self._state = threading.Condition()
-        self._report = ThreadReport(published=publish(updates))
+        self._report = LearnerReport(weights=publish(updates))
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
         self._thread.start()
@@ -50,7 +50,7 @@ class UpdateThread:
         """Queue work."""
         self._queue.put(work)
 
-    def poll(self, wait_s: float = 0.0) -> ThreadReport:
+    def poll(self, wait_s: float = 0.0) -> LearnerReport:
         """What was done since the last call; waits for an update at most `wait_s` seconds.
 
         Raises:
@@ -59,7 +59,7 @@ class UpdateThread:
         with self._state:
             if wait_s > 0:
                 self._state.wait_for(lambda: self._report.updates or self._error, wait_s)
-            report, self._report = self._report, ThreadReport()
+            report, self._report = self._report, LearnerReport()
             if self._error is not None:
                 raise self._error
         return report
@@ -106,16 +106,16 @@ class UpdateThread:
         while left > 0:
             count = min(left, SLICE_UPDATES)
             left -= count
-            published = None
+            weights = None
             with self._networks:
                 metrics = self._update(count)
                 self._updates += count
                 if self._updates - self._published_at >= self._publish_interval:
-                    published = self._publish(self._updates)
+                    weights = self._publish(self._updates)
                     self._published_at = self._updates
             with self._state:
                 self._report.updates += count
-                self._report.published = published or self._report.published
+                self._report.weights = weights or self._report.weights
                 if metrics:
                     self._report.metrics.append(metrics)
                 self._state.notify_all()

@@ -75,13 +75,13 @@ def test_weights_are_published_at_the_start_and_every_interval_with_the_right_co
     start, recorder
 ):
     thread = start(publish_interval=40, updates=1000)
-    assert thread.poll().published == "weights 1000"
+    assert thread.poll().weights == "weights 1000"
     thread.submit(Work(num_updates=100))
     thread.drain()
     published = [entry[1] for entry in recorder.log if entry[0] == "publish"]
     assert published == [1000, 1040, 1080]
-    assert thread.poll().published == "weights 1080"
-    assert thread.poll().published is None
+    assert thread.poll().weights == "weights 1080"
+    assert thread.poll().weights is None
 
 
 def test_a_reader_gets_in_between_two_slices_of_a_long_job(start, recorder):
