@@ -20,7 +20,6 @@ from pld_ray.jobs.recording import recording_of
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rollout.classifier_reward import AfterSuccess
 from pld_ray.rollout.control_clock import ControlClock
-from pld_ray.rollout.env_group import MakeEnv
 from pld_ray.rollout.episode import EpisodeBuilder
 from pld_ray.rollout.factory import env_maker, make_base_policy, unjudged
 from pld_ray.rollout.intervention import NOTHING, Intervenor, Turn
@@ -45,11 +44,6 @@ class FrameGoal:
     hold: int = 10
     init_states: bool = False
     noise: float = 0.4
-
-
-def outlasting(make: MakeEnv, steps: int) -> Any:
-    """An environment whose episodes go on for a while after a success."""
-    return AfterSuccess(make(), steps)
 
 
 def collect_frames(
@@ -119,7 +113,7 @@ def open_scene(
         ConfigError: it has no cameras, too few init states, or cannot be used.
     """
     try:
-        scene = outlasting(env_maker(unjudged(config.env.settings())), goal.hold)
+        scene = AfterSuccess(env_maker(unjudged(config.env.settings()))(), goal.hold)
         opened.callback(scene.close)
         check_cameras(scene)
         settings = {"type": config.policy.type, "path": config.policy.path}

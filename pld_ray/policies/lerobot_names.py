@@ -66,7 +66,10 @@ def suggest_rename_map(needed: Iterable[str], given: Iterable[str]) -> dict[str,
     missing = [name for name in needed if name not in given and name.startswith(IMAGE)]
     spare = [name for name in given if name not in needed and name.startswith(IMAGE)]
     pairs: dict[str, str] = {}
-    tests: tuple[Callable[[str, str], bool], ...] = (_same_view, lambda env, policy: True)
+    tests: tuple[Callable[[str, str], bool], ...] = (
+        lambda env, policy: _is_wrist(env) == _is_wrist(policy),
+        lambda env, policy: True,
+    )
     for fits in tests:
         for policy in missing:
             free = (env for env in spare if env not in pairs and fits(env, policy))
@@ -83,10 +86,6 @@ def missing_observations(needed: Iterable[str], given: Iterable[str]) -> str:
     if suggestion := suggest_rename_map(needed, given):
         message += f"; to rename them use --policy.rename_map='{json.dumps(suggestion)}'"
     return message
-
-
-def _same_view(one: str, other: str) -> bool:
-    return _is_wrist(one) == _is_wrist(other)
 
 
 def _is_wrist(name: str) -> bool:

@@ -37,14 +37,10 @@ def flatten_params(params: Any, prefix: str = "") -> dict[str, str]:
         if nested and (not isinstance(value, Mapping) or value):
             flat |= flatten_params(value, f"{key}.")
         else:
-            flat[entity_key(key)] = truncate(_as_text(value), PARAM_LENGTH)
+            plural = isinstance(value, (list, tuple, Mapping))
+            text = json.dumps(value, default=str) if plural else str(value)
+            flat[entity_key(key)] = truncate(text, PARAM_LENGTH)
     return flat
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, (list, tuple, Mapping)):
-        return json.dumps(value, default=str)
-    return str(value)
 
 
 def truncate(text: str, length: int) -> str:

@@ -44,7 +44,7 @@ def run_tags(
         "task": config.env.task,
         "seed": str(config.seed),
         "preset": preset,
-        "base_policy": short_fingerprint(fingerprint),
+        "base_policy": fingerprint[:12] if len(fingerprint) == 64 else fingerprint,
         "cluster": cluster_in_words(),
         "mlflow.note.content": note(config, preset, run_dir),
         **process_tags(kind),
@@ -88,11 +88,6 @@ def note(
     if run_dir is not None:
         lines.append(f"Continue with `pld-ray train --resume={pathlib.Path(run_dir).resolve()}`")
     return "  \n".join(lines)
-
-
-def short_fingerprint(fingerprint: str) -> str:
-    """The first 12 hexadecimal digits of a sha256; other text as it is."""
-    return fingerprint[:12] if len(fingerprint) == 64 else fingerprint
 
 
 def git_commit() -> str:
