@@ -18,6 +18,7 @@ from ray.rllib.utils.metrics import ENV_STEP_TIMER
 from envs.experts import PickPlaceExpert
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.columns import BASE_ACTION, Columns
+from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.evaluation.play import EpisodeResult, play_init_states
 from pld_ray.evaluation.requests import Contestant
@@ -41,7 +42,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     """Plays and returns finished episodes as flat columns.
 
     The inherited `sample()` (RLlib episodes) keeps working: the module gives the action. A subclass
-    says who acts: `start_streams`, and `play` in an evaluation.
+    says who acts: `_actor`, and `play` in an evaluation.
     """
 
     env: Any
@@ -58,7 +59,11 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     _env_step_s = 0.0
     _num_env_steps = 0
     _rng: np.random.Generator
+    _actor: Any
+    """Composes base action and residual."""
     params: Any
+    stream_params: ResidualSACParams | None = None
+    """Of episodes, where they are not the learner's."""
 
     def make_env(self) -> None:
         super().make_env()
@@ -80,7 +85,19 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 
     def start_streams(self, request: SampleRequest, observation: Observation) -> Streams:
         """The open episodes of environments that have just been reset."""
-        raise NotImplementedError
+        env = self.env.unwrapped
+        return Streams(
+            observation,
+            self.env.single_action_space,
+            self.stream_params or self.params,
+            self._actor,
+            self._rng,
+            request.base_only,
+            make_experts(env.envs) if request.expert else (),
+            self.person(request),
+            env,
+            self.view(),
+        )
 
     def play(
         self, env: InfosPerEnv, init_state_ids: list[int], contestant: Contestant
@@ -252,27 +269,9 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 class ResidualEnvRunner(OffPolicyEnvRunner):
     """Steps base + residual."""
 
-    _actor: Actor
-
     def make_module(self) -> None:
         super().make_module()
         self._actor = Actor(self.module.networks)
-
-    def start_streams(self, request: SampleRequest, observation: Observation) -> Streams:
-        space, env = self.env.single_action_space, self.env.unwrapped
-        experts = make_experts(env.envs) if request.expert else ()
-        return Streams(
-            observation,
-            space,
-            self.params,
-            self._actor,
-            self._rng,
-            request.base_only,
-            experts,
-            self.person(request),
-            env,
-            self.view(),
-        )
 
     def label_episodes(self, episodes: list[Columns], task: str) -> list[Columns]:
         """Recorded episodes with base actions, and gripper labels where a critic needs them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,8 @@ from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.policies import ChunkCache
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.rllib.chunked.pooled import PooledPolicy
-from pld_ray.rllib.env_runner import OffPolicyEnvRunner, make_experts
+from pld_ray.rllib.env_runner import OffPolicyEnvRunner
 from pld_ray.rollout.messages import EpisodeBatch, PublishedWeights, SampleRequest
-from pld_ray.rollout.streams import Streams
 from pld_ray.rollout.vector_env import InfosPerEnv, Observation
 
 NO_RESIDUAL = ResidualSACParams(residual_scale=0.0, use_probing=False)
@@ -34,6 +32,7 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
     """The vector environment plans and plays the policy's chunks, and shows each action as its
     `base_action`; whoever steps it takes that."""
 
+    stream_params, _actor = NO_RESIDUAL, NoResidual()
     _policy: ChunkPolicy | PooledPolicy
     _version = 0
 
@@ -57,15 +56,6 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
 
     def sample_episodes(self, request: SampleRequest) -> EpisodeBatch:
         return super().sample_episodes(replace(request, base_only=True))
-
-    def start_streams(self, request: SampleRequest, observation: Observation) -> Streams:
-        space, env = self.env.single_action_space, self.env.unwrapped
-        experts = make_experts(env.envs) if request.expert else ()
-        actor: Any = NoResidual()
-        person, view = self.person(request), self.view()
-        return Streams(
-            observation, space, NO_RESIDUAL, actor, self._rng, True, experts, person, env, view
-        )
 
     def play(
         self, env: InfosPerEnv, init_state_ids: list[int], contestant: Contestant
