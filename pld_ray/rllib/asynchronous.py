@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pld_ray.rllib.config import OffPolicyConfig
-from pld_ray.rllib.learners import Learners
-from pld_ray.rllib.messages import Work
+from pld_ray.rllib.learners import Learners, Work
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
 from pld_ray.rollout.messages import EpisodeBatch, PublishedWeights, SampleRequest

@@ -22,7 +22,7 @@ from pld_ray.algorithm.stored_columns import make_replay, replay_schema, store_e
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.replay import FrameRing
-from pld_ray.rllib.messages import LearnerReport, Stored, Work
+from pld_ray.rllib.learners import LearnerReport, Stored, Work
 from pld_ray.rllib.update_thread import UpdateThread
 from pld_ray.rollout.messages import PublishedWeights, ReplayBatch
 

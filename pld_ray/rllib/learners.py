@@ -1,9 +1,9 @@
-"""All learners of a run as one: calls with names, and what they say about their updates."""
+"""All learners of a run as one: calls with names, what they are given, and what they say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -14,12 +14,51 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.errors import UserError
-from pld_ray.rllib.messages import LearnerReport, Stored, Work
-from pld_ray.rollout.messages import ReplayBatch
+from pld_ray.rollout.messages import PublishedWeights, ReplayBatch
 
 
 class LearnerLostError(UserError, RuntimeError):
     """A learner died; the run goes on from its last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What became of batches at one learner.
+
+    Attributes:
+        lost_steps: transitions that were counted and died with their runner's node.
+        online, offline: transitions in each ring of its shard.
+    """
+
+    lost_steps: int
+    online: int
+    offline: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """For a learner's thread: episodes to store, then updates to make at this beta."""
+
+    batches: Sequence[ReplayBatch] = ()
+    num_updates: int = 0
+    residual_scale: float | None = None
+
+
+@dataclass
+class LearnerReport:
+    """What a learner's thread has done since it was last asked.
+
+    Attributes:
+        updates: made.
+        weights: the newest publication; None if there was none.
+        metrics: means of each slice of updates.
+        stored: what became of the batches.
+    """
+
+    updates: int = 0
+    weights: PublishedWeights | None = None
+    metrics: list[dict[str, float]] = field(default_factory=list)
+    stored: Stored = Stored(0, 0, 0)
 
 
 class Learners:

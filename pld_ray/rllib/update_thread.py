@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pld_ray.rllib.messages import LearnerReport, Work
+from pld_ray.rllib.learners import LearnerReport, Work
 
 SLICE_UPDATES = 20
 """Updates between two moments at which the networks may be read."""

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pld_ray.rllib.messages import Work
+from pld_ray.rllib.learners import Work
 from pld_ray.rllib.update_thread import SLICE_UPDATES, UpdateThread
 
 
