@@ -29,7 +29,7 @@ class Seen(NamedTuple):
 
 
 class ObservingNetworks(nn.Module):
-    """Observation statistics, cameras, and the bounds of the action space.
+    """Observation statistics, cameras, the bounds of the action space, and what of it all acts.
 
     A frozen vision encoder is no submodule: it is built alike everywhere (`frozen_features`) and
     never travels with the weights.
@@ -100,3 +100,20 @@ class ObservingNetworks(nn.Module):
         for column in self.image_columns.values() if params.random_shift_pad else ():
             for key in (column, f"next.{column}"):
                 batch[key] = random_shift(batch[key], params.random_shift_pad, generator)
+
+    # --- what travels ----------------------------------------------------------------------------
+
+    @property
+    def trained_only(self) -> Sequence[str]:
+        """The parts that no action needs."""
+        raise NotImplementedError
+
+    def keep_what_acts(self) -> None:
+        """Drop all that no action needs."""
+        for name in self.trained_only:
+            setattr(self, name, None)
+
+    def acting_state(self) -> dict[str, Tensor]:
+        """Of the state, what `keep_what_acts` keeps."""
+        left_out = self.trained_only
+        return {k: v for k, v in self.state_dict().items() if k.split(".")[0] not in left_out}

@@ -239,16 +239,3 @@ class ChunkedNetworks(ObservingNetworks):
         own = actor.observe(*seen)
         x = self.critic_encoder(*seen, actor.features(own))
         return self.from_unit(self.choose(x, actor.sample(own, noise)))
-
-    # --- what travels ----------------------------------------------------------------------------
-
-    def keep_what_acts(self) -> None:
-        """Drop all that no action needs."""
-        for name in self.trained_only:
-            setattr(self, name, None)
-
-    def acting_state(self) -> dict[str, Tensor]:
-        """Of the state, what `keep_what_acts` keeps."""
-        return {
-            k: v for k, v in self.state_dict().items() if k.split(".")[0] not in self.trained_only
-        }

@@ -267,22 +267,9 @@ class ResidualNetworks(ObservingNetworks):
             columns[SUCCEEDED] = ColumnSpec((), "bool")
         return columns
 
-    # --- what travels ----------------------------------------------------------------------------
-
     @property
     def trained_only(self) -> list[str]:
-        """The parts that no action needs."""
         return trained_only(self.params)
-
-    def keep_what_acts(self) -> None:
-        """Drop all that no action needs."""
-        for name in self.trained_only:
-            setattr(self, name, None)
-
-    def acting_state(self) -> dict[str, Tensor]:
-        """Of the state, what `keep_what_acts` keeps."""
-        left_out = self.trained_only
-        return {k: v for k, v in self.state_dict().items() if k.split(".")[0] not in left_out}
 
 
 def trained_only(params: ResidualSACParams) -> list[str]:
