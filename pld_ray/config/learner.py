@@ -129,13 +129,15 @@ class LearnerParams:
     vision_encoder_name: str = option(
         "none",
         "What reads camera images: `none`, `cnn`, `resnet10` (SERL's layout), "
-        "`torchvision:NAME` or `timm:NAME`.",
-        values=("none", "cnn", "resnet10"),
+        "`torchvision:NAME`, `timm:NAME`, or `policy`, the base policy's own (of ACT, or of a flow "
+        "of ours).",
+        values=("none", "cnn", "resnet10", "policy"),
         prefixes=("torchvision:", "timm:"),
     )
     vision_encoder_weights: str | None = option(
         None,
-        "Local file with its weights; None starts at random, by `vision_encoder_seed`.",
+        "Local file with its weights; None starts at random, by `vision_encoder_seed`. With "
+        "`policy` the folder of a policy; None is the base policy's.",
         path="file",
     )
     vision_encoder_seed: int = option(

@@ -25,6 +25,7 @@ from pld_ray.networks.encoders import image_shapes
 from pld_ray.options import Field, check_options, fields_of, fits, unfit
 from pld_ray.pool import PoolSpec
 from pld_ray.replay import ReplaySchema
+from pld_ray.rllib.policy_encoder import with_policy_encoder
 from pld_ray.rollout import factory
 
 RUN_KEYS = (
@@ -225,8 +226,8 @@ class OffPolicyConfig(AlgorithmConfig):
 
     def learner_params(self) -> Any:
         """The learner's parameters as the one dataclass that all plain-PyTorch code reads."""
-        names = (field.name for field in fields(self.params_class))
-        return self.params_class(**{name: getattr(self, name) for name in names})
+        params = {field.name: getattr(self, field.name) for field in fields(self.params_class)}
+        return self.params_class(**with_policy_encoder(params, self.base_policy_options))
 
     def validate(self) -> None:
         super().validate()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from pld_ray.networks.encoders.convolutions import ResNet10, SmallCNN
+from pld_ray.networks.encoders.of_policy import POLICY, read_policy_encoder
 from pld_ray.networks.encoders.weights import load_weights
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, per channel
@@ -101,9 +102,10 @@ def build_backbone(name: str, weights: str | None, hidden_dim: int, seed: int) -
 
     Args:
         name: `cnn`, `resnet10`, `torchvision:NAME` (a classification network, up to its global
-            pooling) or `timm:NAME`.
+            pooling), `timm:NAME`, or `policy`: that of a trained policy.
         weights: safetensors, or a .pth of tensors, with the encoder's own names (`ResNet10` lists
-            them; torchvision's and timm's for theirs, heads are ignored). None draws them.
+            them; torchvision's and timm's for theirs, heads are ignored). None draws them. With
+            `policy` the folder of that policy, see `read_policy_encoder`.
         hidden_dim: channels of `cnn`.
         seed: of random weights; the global generator is left alone.
 
@@ -111,6 +113,8 @@ def build_backbone(name: str, weights: str | None, hidden_dim: int, seed: int) -
         ValueError: an unknown name, or a file that is missing or does not fit; nothing is
             downloaded.
     """
+    if name == POLICY:
+        return policy_backbone(weights)
     # on the CPU's generator alone: the same weights with and without a GPU
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
@@ -125,6 +129,24 @@ def build_backbone(name: str, weights: str | None, hidden_dim: int, seed: int) -
     return Backbone(name, layers)
 
 
+def policy_backbone(folder: str | None) -> Backbone:
+    """The vision encoder of a trained policy, which keeps the name of its own architecture."""
+    if folder is None:
+        raise ValueError(
+            "vision_encoder_name='policy' needs vision_encoder_weights: the folder of the policy"
+        )
+    encoder = read_policy_encoder(folder)
+    backbone = build_backbone(encoder.name, None, encoder.hidden_dim, 0)
+    own = {k: v for k, v in backbone.state_dict().items() if not k.endswith("num_batches_tracked")}
+    if {k: v.shape for k, v in own.items()} != {k: v.shape for k, v in encoder.state.items()}:
+        raise ValueError(
+            f"vision_encoder_weights={folder}: its weights do not fit {encoder.name!r}, which its "
+            "configuration names; the folder is damaged"
+        )
+    backbone.load_state_dict(encoder.state, strict=False)
+    return backbone
+
+
 def make_model(name: str, hidden_dim: int) -> nn.Module:
     """The whole network of that name, with random weights."""
     family, _, model_name = name.partition(":")
@@ -137,7 +159,8 @@ def make_model(name: str, hidden_dim: int) -> nn.Module:
     if family == "timm":
         return timm_model(name, model_name)
     raise ValueError(
-        f"vision_encoder_name={name!r}: must be cnn, resnet10, torchvision:NAME or timm:NAME"
+        f"vision_encoder_name={name!r}: must be cnn, resnet10, torchvision:NAME, timm:NAME or "
+        "policy"
     )
 
 

@@ -13,6 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from pld_ray.networks.encoders.of_policy import POLICY, read_policy_encoder, write_policy_encoder
+
 FILE_OPTION = "vision_encoder_weights"
 
 
@@ -22,6 +24,9 @@ def with_weights_in(folder: pathlib.Path, params: Mapping[str, Any]) -> dict[str
     Weights of an encoder that was trained are among the policy's own.
     """
     file = params.get(FILE_OPTION)
+    if params.get("vision_encoder_name") == POLICY:
+        write_policy_encoder(read_policy_encoder(str(file)), folder / "vision_encoder")
+        return {**params, FILE_OPTION: "vision_encoder"}
     if not file or not params.get("freeze_vision_encoder", True):
         return {**params, FILE_OPTION: None}
     name = "vision_encoder" + pathlib.Path(file).suffix

@@ -1,0 +1,152 @@
+"""The vision encoder of a trained policy: the same features, from the policy's folder alone."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.policies import make_pre_post_processors
+from lerobot.policies.act.configuration_act import ACTConfig
+from lerobot.policies.act.modeling_act import ACTPolicy
+from safetensors.torch import load_file, save_file
+
+from pld_ray.algorithm.chunked.networks import ChunkedNetworks
+from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.networks.encoders import build_backbone
+from pld_ray.networks.encoders.weights import with_weights_in, with_weights_of
+from pld_ray.policies.chunk_policy import ChunkPolicy
+from pld_ray.policies.exported import write_policy
+
+CAMERAS = ("observation.images.image", "observation.images.image2")
+
+
+def pictures(rows=2, size=64):
+    return torch.from_numpy(
+        np.random.default_rng(0).integers(0, 256, (rows, size, size, 3), dtype=np.uint8)
+    )
+
+
+def features_of(folder):
+    return build_backbone("policy", str(folder), 32, seed=5)
+
+
+@pytest.fixture(scope="module")
+def act(tmp_path_factory):
+    """An ACT with two cameras, whose images are not scaled as ImageNet's."""
+    torch.manual_seed(3)
+    config = ACTConfig(
+        device="cpu",
+        push_to_hub=False,
+        chunk_size=4,
+        n_action_steps=2,
+        dim_model=16,
+        n_heads=2,
+        dim_feedforward=16,
+        n_encoder_layers=1,
+        n_decoder_layers=1,
+        use_vae=False,
+        pretrained_backbone_weights=None,
+        input_features={
+            "observation.state": PolicyFeature(FeatureType.STATE, (3,)),
+            **{name: PolicyFeature(FeatureType.VISUAL, (3, 64, 64)) for name in CAMERAS},
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (2,))},
+    )
+    policy = ACTPolicy(config).eval()
+    vector = {"mean": np.zeros(3), "std": np.ones(3)}
+    image = {"mean": np.full((3, 1, 1), 0.4), "std": np.full((3, 1, 1), 0.2)}
+    stats = {
+        "observation.state": vector,
+        "action": {"mean": np.zeros(2), "std": np.ones(2)},
+        **dict.fromkeys(CAMERAS, image),
+    }
+    preprocess, postprocess = make_pre_post_processors(config, dataset_stats=stats)
+    folder = tmp_path_factory.mktemp("act")
+    for part in (policy, preprocess, postprocess):
+        part.save_pretrained(folder)
+    return folder, policy, preprocess
+
+
+def test_act_s_encoder_sees_what_act_sees(act):
+    folder, policy, preprocess = act
+    images = pictures()
+    floats = images.movedim(-1, 1) / 255.0
+    batch = preprocess({"observation.state": torch.zeros(2, 3), **dict.fromkeys(CAMERAS, floats)})
+    with torch.no_grad():
+        expected = policy.model.backbone(batch[CAMERAS[0]])["feature_map"]
+        found = features_of(folder)(images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def flow(**options):
+    params = ACRLPDParams(
+        vision_encoder_name="cnn",
+        image_encoder_hidden_dim=8,
+        freeze_vision_encoder=False,
+        num_candidates=1,
+        hidden_dims=[16],
+        num_critics=2,
+        **options,
+    )
+    images = {CAMERAS[0]: (64, 64, 3)}
+    torch.manual_seed(1)
+    return ChunkedNetworks(3, 2, params, images=images)
+
+
+@pytest.fixture
+def flow_folder(tmp_path):
+    networks = flow()
+    shapes = {"observation.state": (3,), CAMERAS[0]: (64, 64, 3)}
+    write_policy(tmp_path / "flow", ChunkPolicy(networks, shapes))
+    return tmp_path / "flow", networks
+
+
+def test_a_flow_s_encoder_is_the_one_that_acts(flow_folder):
+    folder, networks = flow_folder
+    own = networks.ema_actor.encoder.backbone
+    assert torch.equal(features_of(folder)(pictures()), own(pictures()))
+    assert features_of(folder).fingerprint() == own.fingerprint()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_it_travels_in_the_folder_of_what_was_trained_on_it(flow_folder, tmp_path, frozen):
+    folder, _ = flow_folder
+    params = {
+        "vision_encoder_name": "policy",
+        "vision_encoder_weights": str(folder),
+        "freeze_vision_encoder": frozen,
+    }
+    expected = features_of(folder).fingerprint()
+    (tmp_path / "new").mkdir()
+    written = with_weights_in(tmp_path / "new", params)
+    shutil.rmtree(folder)
+    found = with_weights_of(tmp_path / "new", written)
+    assert features_of(found["vision_encoder_weights"]).fingerprint() == expected
+
+
+def broken(folder, **config):
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**described, **config}))
+
+
+def test_what_has_no_such_encoder_is_refused(flow_folder, act, tmp_path):
+    folder, _ = flow_folder
+    with pytest.raises(ValueError, match="needs vision_encoder_weights: the folder of the policy"):
+        build_backbone("policy", None, 32, seed=0)
+    with pytest.raises(ValueError, match=r"weights=nowhere: not the folder of a policy"):
+        features_of("nowhere")
+    broken(folder, type="smolvla")
+    with pytest.raises(ValueError, match=r"type 'smolvla' has no encoder .* name another encoder"):
+        features_of(folder)
+    copied = tmp_path / "act"
+    shutil.copytree(act[0], copied)
+    state = load_file(copied / "model.safetensors")
+    save_file({k: v for k, v in state.items() if "backbone" not in k}, copied / "model.safetensors")
+    with pytest.raises(ValueError, match="reads no camera; name another vision encoder"):
+        features_of(copied)
+    state["model.backbone.conv1.weight"] = torch.zeros(2, 2)
+    save_file(state, copied / "model.safetensors")
+    with pytest.raises(ValueError, match=r"do not fit 'torchvision:resnet18'.*folder is damaged"):
+        features_of(copied)
