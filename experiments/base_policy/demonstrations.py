@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
@@ -94,24 +95,50 @@ def _record_episode(
     env_seed: int | None,
 ) -> tuple[int, bool]:
     """One demonstration; its length and whether it succeeded."""
+    length, success = 0, False
+    for step in demonstrate(env, demonstrator, disturbance, rng, env_seed):
+        frame = {**step.observation, ACTION: step.command, "task": env.task_description}
+        dataset.add_frame(frame)
+        length, success = length + 1, step.terminated
+    dataset.save_episode()
+    return length, success
+
+
+class Step(NamedTuple):
+    """One step of a demonstration: what was seen, what was commanded, what came of it."""
+
+    observation: dict[str, np.ndarray]
+    command: np.ndarray
+    reward: float
+    terminated: bool
+    truncated: bool
+    next_observation: dict[str, np.ndarray]
+
+
+def demonstrate(
+    env: envs.LiberoEnv,
+    demonstrator: Demonstrator,
+    disturbance: Disturbance,
+    rng: np.random.Generator,
+    env_seed: int | None,
+) -> Iterator[Step]:
+    """The steps of one disturbed demonstration, from a reset to its end."""
     observation, _ = env.reset(seed=env_seed)
     strength = disturbance.std * rng.random()
     helped = rng.random() < disturbance.helped
     rho = disturbance.correlation
     push = np.zeros(3)
-    length, success, truncated = 0, False, False
-    while not (success or truncated):
+    terminated = truncated = False
+    while not (terminated or truncated):
         command = demonstrator.act()
-        dataset.add_frame({**observation, ACTION: command, "task": env.task_description})
         push = rho * push + np.sqrt(1 - rho**2) * rng.standard_normal(3)
         executed = command.copy()
         if helped and not demonstrator.is_lifted():
             executed[:2] = demonstrator.true_move()
         executed[:3] = np.clip(executed[:3] + strength * push, -1.0, 1.0)
-        observation, _, success, truncated, _ = env.step(executed)
-        length += 1
-    dataset.save_episode()
-    return length, success
+        before = observation
+        observation, reward, terminated, truncated, _ = env.step(executed)
+        yield Step(before, command, float(reward), terminated, truncated, observation)
 
 
 def load_columns(root: Path) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +39,13 @@ def evaluate(
     task: str,
     init_state_ids: Sequence[int],
     residual: Residual | None = None,
+    **options: Any,
 ) -> Outcome:
-    """One episode from each init state; `residual` [7] is added to the base action; clipped."""
-    env = envs.LiberoEnv(suite, task)
+    """One episode from each init state; `residual` [7] is added to the base action; clipped.
+
+    `options` are the environment's.
+    """
+    env = envs.LiberoEnv(suite, task, **options)
     cache = ChunkCache(policy, num_envs=1)
     success, length = [], []
     for init_state_id in init_state_ids:

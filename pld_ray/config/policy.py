@@ -7,7 +7,11 @@ from typing import Any, Literal
 
 from pld_ray.options import option
 
-EMBEDDED_POLICIES = ("pld_tabletop_act", "pld_tabletop_act_one_demonstration")
+EMBEDDED_POLICIES = (
+    "pld_tabletop_act",
+    "pld_tabletop_act_one_demonstration",
+    "pld_tabletop_flow",
+)
 """Base policies that ship with the library, by name."""
 
 
@@ -22,7 +26,7 @@ class PolicyPlace:
         None,
         "A LeRobot checkpoint folder; None is the policy shipped for `pld_tabletop`, which errs by "
         "some centimetres. `pld_tabletop_act_one_demonstration` is another one that is shipped: it "
-        "saw each task once, and fails for want of data.",
+        "saw each task once, and fails for want of data; `pld_tabletop_flow` reads two cameras.",
         path="folder",
         values=EMBEDDED_POLICIES,
     )
