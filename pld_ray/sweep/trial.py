@@ -20,6 +20,7 @@ from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.layout import (
     CONFIG_FILE,
     POINT_FILE,
+    STATUS_FILE,
     SUMMARY_FILE,
     TRIAL_FILE,
     read_json,
@@ -32,6 +33,7 @@ from pld_ray.sweep.ended import ended_figures, write_trial
 from pld_ray.sweep.space import varied_axes
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
+from pld_ray.tracking.outbox import said_its_end
 
 POINTER_FILE = "trial_checkpoint.json"
 CLAIM_WAIT_S = 60.0
@@ -69,17 +71,22 @@ class SweepTrial(tune.Trainable):
         self._config.output_dir = str(self._run.path)
         self._config.tracking = TrackingConfig(**sweep["tracking"])
         self._stop = plan.config.stop
+        self._run.path.mkdir(parents=True, exist_ok=True)
+        self._run.claim(wait_s=CLAIM_WAIT_S)  # another process may be ending it at the moment
+        known = (self._run.path / CONFIG_FILE).is_file()
         summary = read_json(self._run.path / SUMMARY_FILE)
         self._figures_at_end = ended_figures(self._run.path)
         if "residual_success" in summary and (self._figures_at_end or not self._is_population):
-            self._figures_at_end = final_figures(summary)  # it ended, and the driver died
-            self._track(point, sweep, plan.config.name)
-            self._end("FINISHED", FINISHED)
+            self._figures_at_end = final_figures(summary)
+            if self._said_its_end():
+                self._run.release()
+            else:  # it ended, and died before it had said so
+                self._track(point, sweep, plan.config.name)
+                self._end("FINISHED", FINISHED)
             return
         if self._figures_at_end is not None:
+            self._run.release()
             return  # its scheduler had stopped it
-        known = (self._run.path / CONFIG_FILE).is_file()
-        self._run.path.mkdir(parents=True, exist_ok=True)
         write_json_atomically(self._run.path / TRIAL_FILE, {"point": label(point)})
         self._logger = setup_logging(self._run.path)
         write_trial(
@@ -114,9 +121,15 @@ class SweepTrial(tune.Trainable):
             if restored is not None:
                 self._run.go_on_from(restored)
 
+    def _said_its_end(self) -> bool:
+        """Whether nothing is left to be said: Tune may make a process for a trial that ends in
+        another one meanwhile, and kill it at any moment."""
+        if read_json(self._run.path / STATUS_FILE).get("state") != FINISHED:
+            return False
+        return not self._config.tracking.enabled or said_its_end(self._run.path)
+
     def _track(self, point: dict[str, Any], sweep: dict[str, Any], sweep_name: str) -> None:
-        """Take the folder, and make or continue its MLflow run under the sweep's."""
-        self._run.claim(wait_s=CLAIM_WAIT_S)
+        """Make or continue the folder's MLflow run under the sweep's."""
         self._run.set_status(RUNNING)
         settings = sweep["settings"]
         space = {**settings["space"], **settings["scheduler"]["mutations"]}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pld_ray.files.atomic import write_json_atomically
-from pld_ray.files.json_lines import append_line, mend_lines
+from pld_ray.files.json_lines import append_line, mend_lines, read_lines
 from pld_ray.runs.journal import RESTART, TIME, Journal, Row
 from pld_ray.runs.layout import OLD_SPOOL, OUTBOX_FILE, SENT_FILE, read_json
 from pld_ray.tracking.mlflow_values import entity_key
@@ -168,6 +168,13 @@ def sent_state(run_dir: pathlib.Path, run_id: str) -> dict[str, Any] | None:
     state = read_json(run_dir / SENT_FILE)
     marks = all(isinstance(state.get(name), int) for name in (METRICS, VALUES, ARTIFACTS))
     return state if marks and state.get("run_id") == run_id else None
+
+
+def said_its_end(run_dir: pathlib.Path) -> bool:
+    """Whether the last that a run has written of its status is how it ended."""
+    records = read_lines(run_dir / OUTBOX_FILE)
+    told = [record["status"] for record in records if record.get("kind") == "status"]
+    return bool(told) and told[-1] != "RUNNING"
 
 
 def check_old_spool(run_dir: pathlib.Path) -> None:

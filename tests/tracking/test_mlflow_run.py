@@ -23,6 +23,7 @@ from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_send import MlflowReceiver
 from pld_ray.tracking.mlflow_store import MissingRunError
+from pld_ray.tracking.outbox import said_its_end
 from pld_ray.tracking.sending import send_left
 from pld_ray.tracking.system_metrics import SystemMetrics
 
@@ -94,10 +95,13 @@ def test_resume_continues_the_same_run(store, tmp_path):
     first = MlflowRun(tmp_path, store_dir=store)
     first.log_params({"utd": 1, "seed": 0})
     first.log_metrics({"success": 0.4}, step=10)
+    assert not said_its_end(tmp_path)
     first.finish("KILLED")
+    assert said_its_end(tmp_path)
     assert logged(first).info.status == "KILLED"
 
     again = MlflowRun.resume(tmp_path, tags={"cluster": "1 node"})
+    assert not said_its_end(tmp_path)
     assert again.run_id == first.run_id
     again.log_params({"utd": 2, "seed": 0, "tau": 0.005})
     again.log_metrics({"success": 0.6}, step=20)
