@@ -11,7 +11,7 @@ SEED ?= 0
 # Every process of Ray imports the same thousands of modules: compiled once, kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-pixels circle test test-learning test-chaos lint setup bench clean
+.PHONY: demo circle test test-learning test-chaos lint setup bench clean
 
 setup: $(STAMP)
 
@@ -26,10 +26,6 @@ $(STAMP): pyproject.toml requirements.lock scripts/find_python.sh $(PLUGINS:%=%/
 
 demo: setup  ## train a residual on the embedded task; results in outputs/demo
 	@$(RUN) $(BIN)/python -m experiments.demo --output_dir=$(DEMO) --seed=$(SEED)
-
-demo-pixels: setup  ## the same from two cameras (needs a GL library); results in outputs/demo_pixels
-	@$(RUN) $(BIN)/python -m experiments.demo --config_path=tabletop_pixels \
-		--output_dir=outputs/demo_pixels --seed=$(SEED)
 
 circle: setup  ## a residual for each embedded task, distilled into the base policy; outputs/circle
 	@$(RUN) $(BIN)/python -m experiments.circle --output_dir=outputs/circle --seed=$(SEED)

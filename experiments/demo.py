@@ -1,4 +1,4 @@
-"""`make demo`: the main job on the embedded task; `make demo-pixels`: the same from two cameras.
+"""`make demo`: the main job on the embedded task with the shipped defaults.
 
 A finished run is shown again instead of being repeated; an interrupted one is continued.
 """
@@ -15,14 +15,13 @@ from pld_ray.cli import main as pld_ray
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config_path", default="tabletop", help="a shipped preset")
     parser.add_argument("--output_dir", default="outputs/demo")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     folder = pathlib.Path(args.output_dir)
     if not (folder / "summary.json").exists():
         new = [
-            f"--config_path={args.config_path}",
+            "--config_path=tabletop",
             f"--output_dir={folder}",
             f"--seed={args.seed}",
         ]
@@ -46,7 +45,7 @@ def show(folder: pathlib.Path) -> None:
         f"\ncheckpoint             {summary['checkpoint']}"
         f"\nMLflow                 .venv/bin/mlflow ui --backend-store-uri "
         f"{summary['mlflow_tracking_uri']}"
-        f"\nrun again              rm -r {folder}, and the same command"
+        f"\nrun again              rm -r {folder} && make demo"
     )
 
 
