@@ -1,11 +1,11 @@
 """Make a base policy that sees: two cameras and the robot's own state, and nothing else.
 
-    python experiments/base_policy/make_flow.py --dataset DIR [--output DIR]
+    python experiments/base_policy/make_flow.py --dataset DIR --output DIR
 
 records demonstrations of the embedded default task to --dataset (on again after a stop), clones a
-flow from them on one CPU thread and writes it as a policy folder (by default over the embedded
-weights), with its success on the held init states. The demonstrator sees the can too far from the
-middle, like that of `make_act.py`. Needs a GL library (README, "Camera images").
+flow from them on one CPU thread and writes it as a policy folder, with its success on the held init
+states. The demonstrator sees the can too far from the middle, like that of `make_act.py`. Needs a
+GL library (README, "Camera images").
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.data.demonstrations import Wanted, episodes_in
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.policies import load_base_policy
-from pld_ray.policies.checkpoint import EMBEDDED_WEIGHTS, open_checkpoint
+from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
 from pld_ray.rollout.episode import EpisodeBuilder
 
-EMBEDDED_FLOW = EMBEDDED_WEIGHTS / "pld_tabletop_flow"
 PROVENANCE = "PROVENANCE.json"
 SUITE, TASK = "pld_tabletop", "pick_up_the_can_and_place_it_in_the_bin"
 SEEN: dict[str, Any] = {
@@ -52,7 +51,7 @@ ACTION = "action"
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dataset", type=Path, required=True, help="folder of the dataset")
-    parser.add_argument("--output", type=Path, default=EMBEDDED_FLOW, help="folder of the policy")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the policy")
     parser.add_argument("--episodes", type=int, default=150)
     parser.add_argument("--updates", type=int, default=4000)
     parser.add_argument("--scale-error", type=float, default=0.43, help="see Perception")

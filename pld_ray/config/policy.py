@@ -7,11 +7,7 @@ from typing import Any, Literal
 
 from pld_ray.options import option
 
-EMBEDDED_POLICIES = (
-    "pld_tabletop_act",
-    "pld_tabletop_act_one_demonstration",
-    "pld_tabletop_flow",
-)
+EMBEDDED_POLICIES = ("pld_tabletop_act", "pld_tabletop_act_one_demonstration")
 """Base policies that ship with the library, by name."""
 
 
@@ -26,7 +22,7 @@ class PolicyPlace:
         None,
         "A LeRobot checkpoint folder; None is the policy shipped for `pld_tabletop`, which errs by "
         "some centimetres. `pld_tabletop_act_one_demonstration` is another one that is shipped: it "
-        "saw each task once, and fails for want of data; `pld_tabletop_flow` reads two cameras.",
+        "saw each task once, and fails for want of data.",
         path="folder",
         values=EMBEDDED_POLICIES,
     )

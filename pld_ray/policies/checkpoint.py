@@ -114,12 +114,9 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
 
 
 def is_exported(path: str | Path) -> bool:
-    """Whether a folder, or a policy that is shipped under this name, is of Q-chunking."""
-    folder = Path(path).expanduser()
-    if not folder.is_dir() and str(path) in EMBEDDED_POLICIES:
-        folder = EMBEDDED_WEIGHTS / str(path)
+    """Whether a folder holds Q-chunking's policy over vectors."""
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads((Path(path).expanduser() / CONFIG).read_text())
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and config.get("type") == EXPORTED

@@ -136,10 +136,7 @@ def load_policy(checkpoint: PolicyCheckpoint, **options: Any) -> ChunkPolicy:
             tasks=tuple(config.get("tasks", ())),
         )
         networks.keep_what_acts()
-        state = load_file(checkpoint.weights[0])
-        left_out = networks.trained_only  # folders of an older release hold critics besides
-        kept = {key: v for key, v in state.items() if key.split(".")[0] not in left_out}
-        networks.load_state_dict(kept)
+        networks.load_state_dict(load_file(checkpoint.weights[0]))
     except (KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise ValueError(
             f"{checkpoint.directory} is no folder of pld-ray export ({type(error).__name__}: "

@@ -6,8 +6,7 @@ import pytest
 from ray import tune
 
 from pld_ray.config import TrainConfig
-from pld_ray.config.file import field_names, load_config
-from pld_ray.policies import load_base_policy
+from pld_ray.config.file import field_names
 from pld_ray.policies.checkpoint import EMBEDDED_WEIGHTS
 from pld_ray.rllib import ResidualSACConfig
 
@@ -94,22 +93,13 @@ def test_a_run_s_pool_has_the_values_of_its_policy():
 
 
 def test_the_base_policy_s_own_encoder_is_found_in_its_folder():
-    config = ResidualSACConfig().base_policy(path="pld_tabletop_flow")
+    config = ResidualSACConfig().base_policy(path="pld_tabletop_act")
     config.training(vision_encoder_name="policy")
     assert config.learner_params().vision_encoder_weights == str(
-        EMBEDDED_WEIGHTS / "pld_tabletop_flow"
+        EMBEDDED_WEIGHTS / "pld_tabletop_act"
     )
     config.training(vision_encoder_weights="elsewhere")
     assert config.learner_params().vision_encoder_weights == "elsewhere"
     config.training(vision_encoder_weights=None).base_policy(type="none")
     with pytest.raises(ValueError, match="vision_encoder_name='policy': there is no base policy"):
         config.learner_params()
-
-
-def test_the_preset_from_pixels_sees_no_environment_state():
-    config = load_config(TrainConfig, ["--config_path=tabletop_pixels"])
-    assert not config.env.environment_state
-    described = load_base_policy(config.policy.path).input_features
-    assert {key: shape[-1] for key, shape in described.items() if "images" in key} == {
-        f"observation.images.{name}": config.env.image_size for name in config.env.cameras
-    }

@@ -65,6 +65,8 @@ class ChunkedNetworks(ObservingNetworks):
     params: ACRLPDParams
     actor: Any
     ema_actor: Any
+    trained_only = ("actor", "target_critic", "target_encoder", "log_alpha")
+    """Parts that no action needs."""
 
     def __init__(
         self,
@@ -235,14 +237,5 @@ class ChunkedNetworks(ObservingNetworks):
         if cloned and isinstance(actor, DistilledActor):
             actor = actor.flow
         own = actor.observe(*seen)
-        chunks = actor.sample(own, noise)
-        if len(chunks) == 1:
-            return self.from_unit(chunks[0])
         x = self.critic_encoder(*seen, actor.features(own))
-        return self.from_unit(self.choose(x, chunks))
-
-    @property
-    def trained_only(self) -> list[str]:
-        """Parts that no action needs: the critics too, where there is nothing to choose among."""
-        parts = ["actor", "target_critic", "target_encoder", "log_alpha"]
-        return parts + ["critic", "critic_encoder"] * (self.params.acting_candidates == 1)
+        return self.from_unit(self.choose(x, actor.sample(own, noise)))
