@@ -84,8 +84,8 @@ def missing_observations(needed: Iterable[str], given: Iterable[str]) -> str:
     missing = sorted(set(needed) - set(given))
     message = f"the base policy needs {missing}, which are not among the given {sorted(given)}"
     if suggestion := suggest_rename_map(needed, given):
-        message += f"; to rename them use --policy.rename_map='{json.dumps(suggestion)}'"
-    return message
+        return f"{message}; to rename them use --policy.rename_map='{json.dumps(suggestion)}'"
+    return f"{message}; name a policy that does without them as policy.path"
 
 
 def _is_wrist(name: str) -> bool:

@@ -121,9 +121,15 @@ def image_scale(where: str, folder: pathlib.Path) -> dict[str, Tensor]:
         ValueError: it scales them otherwise, or each camera in its own way.
     """
     steps = json.loads((folder / PREPROCESSOR).read_text())["steps"]
-    normalizer = next(s for s in steps if s["registry_name"] == "normalizer_processor")
-    if normalizer["config"]["norm_map"].get("VISUAL", "IDENTITY") != "MEAN_STD":
-        raise ValueError(f"{where}: it does not scale images by mean and standard deviation")
+    normalizer = next((s for s in steps if s.get("registry_name") == "normalizer_processor"), None)
+    if (
+        normalizer is None
+        or normalizer["config"]["norm_map"].get("VISUAL", "IDENTITY") != "MEAN_STD"
+    ):
+        raise ValueError(
+            f"{where}: {PREPROCESSOR} does not scale images by mean and standard deviation; name "
+            "another encoder"
+        )
     stats = load_file(folder / normalizer["state_file"])
     found: dict[str, Tensor] = {}
     for name in ("mean", "std"):

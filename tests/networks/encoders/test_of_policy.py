@@ -150,3 +150,18 @@ def test_what_has_no_such_encoder_is_refused(flow_folder, act, tmp_path):
     save_file(state, copied / "model.safetensors")
     with pytest.raises(ValueError, match=r"do not fit 'torchvision:resnet18'.*folder is damaged"):
         features_of(copied)
+
+
+def test_an_act_whose_images_nobody_scales_is_refused(act, tmp_path):
+    copied = tmp_path / "act"
+    shutil.copytree(act[0], copied)
+    file = copied / "policy_preprocessor.json"
+    described = json.loads(file.read_text())
+    (normalizer,) = (s for s in described["steps"] if s["registry_name"] == "normalizer_processor")
+    message = "policy_preprocessor.json does not scale images by mean .* name another encoder"
+    others = [step for step in described["steps"] if step is not normalizer]
+    normalizer["config"]["norm_map"]["VISUAL"] = "IDENTITY"
+    for steps in (described["steps"], others):
+        file.write_text(json.dumps({**described, "steps": steps}))
+        with pytest.raises(ValueError, match=message):
+            features_of(copied)
