@@ -18,7 +18,8 @@ def parser() -> Parser:
         "Lends this machine to a learner: it joins the Ray of `pld-ray train --ray_port=PORT` with "
         "the resources that the learner's --placement.env_runner asks for, so that the environment "
         "runs here. It may start before the learner, go at any moment and come back. Experimental: "
-        "run on one machine, with several nodes, and never with an arm.",
+        "run on one machine, with several nodes; with an arm that MuJoCo moves and a keyboard, and "
+        "never with a real one.",
     )
     parser.value("address", "HOST:PORT", "of the learner's Ray", required=True, read=host_and_port)
     parser.value(

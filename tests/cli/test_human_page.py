@@ -44,7 +44,8 @@ def test_each_command_is_one_that_we_have(command, capsys, tmp_path):
     device = config["intervention"]["device"]
     assert device == "none" or any(flag.endswith(f"device={device}") for flag in flags)
     if device == "keyboard":
-        assert config["runners"]["num_env_runners"] == 0
+        at_actor = config["placement"]["env_runner"]
+        assert config["runners"]["num_env_runners"] == len(at_actor)
     if preset := config_path(flags):
         stated = load_config(TrainConfig, [f"--config_path={preset}"]).algorithm
         assert config["algorithm"]["gamma"] == stated.gamma

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import threading
-import time
 
 import pytest
 import yaml
+from at_the_terminal import Terminal
 from installed import install, settings
 
 from pld_ray.cli import main
@@ -73,13 +71,12 @@ def test_record_and_learn_from_scratch(flags, tmp_path, capsys):
     assert (tmp_path / "run/checkpoints/final").is_dir()
 
 
-class Person:
-    """At the other end of the terminal: begins, moves, stops, begins again, moves, succeeds."""
+class Person(Terminal):
+    """Begins, moves, stops, begins again, moves, succeeds."""
 
     def __init__(self):
-        self.master, self.slave = pty.openpty()
-        self.path = os.ttyname(self.slave)
-        self.read, self.stopped_at = "", []
+        super().__init__()
+        self.stopped_at = []
         self.thread = threading.Thread(target=self.act, daemon=True)
 
     def act(self):
@@ -98,21 +95,6 @@ class Person:
                 robot.run(0.5)
                 self.stopped_at.append(len(robot.sent))
                 self.type("\n")
-
-    def type(self, keys):
-        os.write(self.master, keys.encode())
-
-    def until_asked(self, what):
-        while what not in self.read:
-            self.read += os.read(self.master, 4096).decode()
-        self.read = self.read.partition(what)[2]
-
-    def until(self, seen, keys=""):
-        """Wait, with a key held down as a terminal shows it: again and again."""
-        end = time.monotonic() + LIMIT_S
-        while not seen() and time.monotonic() < end:
-            self.type(keys)
-            time.sleep(0.02)
 
 
 def test_a_person_records_from_the_terminal_and_stops_the_arm(flags, tmp_path, capsys, monkeypatch):
@@ -133,5 +115,4 @@ def test_a_person_records_from_the_terminal_and_stops_the_arm(flags, tmp_path, c
     assert columns["action"][columns["intervened"]][:, 0].max() == pytest.approx(0.5)
     x = columns["observation.state"][:, 6]
     assert x[-1] > x[0] + 0.005
-    for fd in (person.master, person.slave):
-        os.close(fd)
+    person.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from dataclasses import dataclass
 
@@ -72,6 +73,8 @@ class TabletopConfig(RobotConfig):
     """It begins stretched out and not where episodes do."""
     unplug_after: int | None = None
     """Commands after which it is gone, until it is connected anew."""
+    seen_in: str | None = None
+    """File that takes a line after each command: the process that drives it, and the hand's x."""
 
 
 class Tabletop(Robot):
@@ -140,6 +143,9 @@ class Tabletop(Robot):
         self.data.ctrl[:6] = np.radians([action[f"{name}.pos"] for name in JOINTS])
         self.data.ctrl[6] = action["gripper.pos"] / 100 * 0.04
         self.run(self.config.step_s)
+        if self.config.seen_in is not None:
+            with pathlib.Path(self.config.seen_in).open("a") as file:
+                file.write(f"{os.getpid()} {self.hand[0]}\n")
         if self.config.unplug_after == len(self.sent):
             self.gone = True
         return action
