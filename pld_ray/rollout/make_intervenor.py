@@ -53,8 +53,8 @@ def attend(options: InterventionConfig, env: BaseActionVectorEnv) -> None:
         DeviceError: it is not there.
     """
     for robot in env.robots:
-        if options.device in ATTENDED and robot.arm.device is None:
-            robot.arm.device = open_device(options)
+        if options.device in ATTENDED and robot.arm.person.device is None:
+            robot.arm.person.device = open_device(options)
 
 
 def make_intervenor(

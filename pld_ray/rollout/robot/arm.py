@@ -1,11 +1,10 @@
-"""A LeRobot robot that stops where it is when anything goes wrong, and the person beside it."""
+"""A LeRobot robot that stops where it is when anything goes wrong."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from pld_ray.config.arm import ArmConfig
-from pld_ray.errors import UserError
-from pld_ray.rollout.device import PAUSE_S, Device, DeviceError, DeviceLostError, Reading
-from pld_ray.rollout.keyboard import open_terminal, tell_the_person
+from pld_ray.rollout.robot.errors import ArmError
 from pld_ray.rollout.robot.kinematics import Kinematics
 from pld_ray.rollout.robot.make_robot import make_robot, one_line
+from pld_ray.rollout.robot.person import Person
 
 log = logging.getLogger("pld_ray")
 
@@ -26,10 +24,6 @@ RETRY_S = 1.0
 """Between two attempts to reach a robot that does not answer."""
 POS = ".pos"
 """How LeRobot's names of joint positions end."""
-
-
-class ArmError(UserError, RuntimeError):
-    """The arm cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Arm:
         kinematics: of these.
         rest: joints [n] (rad) and opening of the gripper where episodes begin.
         user: the environment that moved it last.
-        device: in the person's hand, if there is one.
+        person: beside it.
         stopped: why it holds still until a person says go; None while it may move.
 
     Raises:
@@ -97,11 +91,9 @@ class Arm:
                     f"limits in {options.model}, {least:.3f} to {most:.3f} rad"
                 )
         self.user: object = None
-        self.device: Device | None = None
+        self.person = Person(options.wait_for_person, self.stop)
         self.stopped: str | None = None
         self._greeted = False
-
-    # --- the robot -------------------------------------------------------------------------------
 
     def read(self) -> Measured | None:
         """What it tells now; None if it cannot be read, which stops it."""
@@ -145,12 +137,16 @@ class Arm:
             self._greeted = True
         while self.stopped is not None:
             if self._answers():
-                self.confirm(f"the arm has stopped: {self.stopped}; press Enter if it may move on")
+                self.person.confirm(
+                    f"the arm has stopped: {self.stopped}; press Enter if it may move on",
+                    stopped=True,
+                )
                 self.stopped = None
             else:
-                self.confirm(
+                self.person.confirm(
                     f"the arm has stopped: {self.stopped}; support it, its motors let go when it "
-                    "is connected anew, and press Enter"
+                    "is connected anew, and press Enter",
+                    stopped=True,
                 )
                 self._reconnect()
 
@@ -179,9 +175,7 @@ class Arm:
 
     def disconnect(self) -> None:
         """Let go of the robot and of the person's device."""
-        if self.device is not None:
-            self.device.close()
-            self.device = None
+        self.person.leave()
         with contextlib.suppress(Exception):
             self._robot.disconnect()
         self._greeted = False
@@ -218,74 +212,6 @@ class Arm:
             closed, opened = self.options.gripper_range
             command[f"{self.options.gripper}{POS}"] = closed + gripper * (opened - closed)
         return command
-
-    # --- the person ------------------------------------------------------------------------------
-
-    def poll(self) -> Reading:
-        """What the person does now, after a pause; a device that has gone stops the arm."""
-        if self.device is None:
-            return Reading()
-        try:
-            reading = self.device.read()
-            while reading.paused:
-                time.sleep(PAUSE_S)
-                reading = self.device.read()
-        except DeviceLostError as error:
-            self.device = None
-            self.stop(str(error))
-            return Reading()
-        if reading.stop:
-            self.stop("the person said so")
-        return reading
-
-    def confirm(self, what: str) -> None:
-        """Wait until the person presses Enter; returns at once where nobody is waited for.
-
-        Who holds a device is asked after every stop.
-
-        Raises:
-            ArmError: there is no terminal to ask in.
-        """
-        waits = self.options.wait_for_person
-        if self.device is not None and (waits or self.stopped is not None):
-            tell_the_person(what)
-            while self.device is not None and self.poll().verdict != "success":
-                time.sleep(PAUSE_S)
-        elif waits:
-            ask_in_terminal(what)
-
-
-def terminal() -> int:
-    """A descriptor of the terminal in which a person without a device is asked.
-
-    Raises:
-        ArmError: there is none.
-    """
-    try:
-        return open_terminal()
-    except DeviceError as error:
-        raise ArmError(
-            "env.arm.wait_for_person=true asks in the terminal of this command, or of pld-ray "
-            "actor, and there is none: start it in a terminal (with ssh -t), or set it to false"
-        ) from error
-
-
-def ask_in_terminal(what: str) -> None:
-    """Print a sentence where the person sits, and wait for Enter.
-
-    Raises:
-        ArmError: there is no terminal, or it goes.
-    """
-    fd = terminal()
-    try:
-        tell_the_person(what)
-        read = os.read(fd, 1)
-        while read not in (b"\n", b"\r", b""):
-            read = os.read(fd, 1)
-        if not read:
-            raise ArmError("the terminal in which env.arm.wait_for_person asks is gone")
-    finally:
-        os.close(fd)
 
 
 _open: dict[str, tuple[Arm, list[object]]] = {}

@@ -15,8 +15,9 @@ from envs.observations import IMAGES, STATE
 from pld_ray.config.arm import ArmConfig
 from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.device import Reading
-from pld_ray.rollout.robot.arm import borrow_arm, give_back, terminal
+from pld_ray.rollout.robot.arm import borrow_arm, give_back
 from pld_ray.rollout.robot.motion import Motion
+from pld_ray.rollout.robot.person import terminal
 
 GRIPPER = 6
 SETTLE_S = 0.5
@@ -116,7 +117,7 @@ class RobotEnv(gym.Env[Observation, np.ndarray]):
             self.arm.recover()
             if not self._go_to_rest():
                 continue
-            self.arm.confirm("arrange the scene, then press Enter to begin the episode")
+            self.arm.person.confirm("arrange the scene, then press Enter to begin the episode")
             measured = self.arm.read()
             if measured is not None and self.arm.stopped is None:
                 break
@@ -126,7 +127,7 @@ class RobotEnv(gym.Env[Observation, np.ndarray]):
         return self._observation(), self._info()
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        reading = self.arm.poll() if self.asks_person else Reading()
+        reading = self.arm.person.poll() if self.asks_person else Reading()
         failure = self._advance(np.asarray(action, dtype=np.float64))
         if reading.verdict == "discard":
             failure = failure or "the person threw the episode away"
@@ -181,7 +182,7 @@ class RobotEnv(gym.Env[Observation, np.ndarray]):
         self._motion.start(measured.q)
         settled = 0
         for _ in range(2 * needed + 2 * settling):  # twice the time that it should take
-            self.arm.poll()
+            self.arm.person.poll()
             q = self._motion.approach(rest.q, speed, measured.q)
             self.arm.send(q, rest.gripper)
             pace.tick()

@@ -1,18 +1,78 @@
-"""A robot's person as a device: what they do takes over from the policy, and stops the arm."""
+"""Who stands beside an arm: asked before it moves, able to stop it and to take over."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pld_ray.rollout.device import Reading
+from pld_ray.rollout.device import PAUSE_S, Device, DeviceError, DeviceLostError, Reading
+from pld_ray.rollout.keyboard import open_terminal, tell_the_person
+from pld_ray.rollout.robot.errors import ArmError
 
 if TYPE_CHECKING:  # MuJoCo is imported by those alone who have a robot
     from pld_ray.rollout.robot.env import RobotEnv
 
 
+class Person:
+    """Of one arm, with a device in their hand or in a terminal.
+
+    Args:
+        waited_for: every episode, and the arm after a stop, waits for Enter.
+        stop: holds the arm, for a reason in words.
+
+    Attributes:
+        device: in their hand, if there is one.
+    """
+
+    def __init__(self, waited_for: bool, stop: Callable[[str], None]) -> None:
+        self._waited_for, self._stop = waited_for, stop
+        self.device: Device | None = None
+
+    def poll(self) -> Reading:
+        """What they do now, after a pause; a device that has gone stops the arm."""
+        if self.device is None:
+            return Reading()
+        try:
+            reading = self.device.read()
+            while reading.paused:
+                time.sleep(PAUSE_S)
+                reading = self.device.read()
+        except DeviceLostError as error:
+            self.device = None
+            self._stop(str(error))
+            return Reading()
+        if reading.stop:
+            self._stop("the person said so")
+        return reading
+
+    def confirm(self, what: str, stopped: bool = False) -> None:
+        """Wait until they press Enter; returns at once where nobody is waited for.
+
+        Args:
+            what: is said to them.
+            stopped: the arm has; whoever holds a device is asked then, waited for or not.
+
+        Raises:
+            ArmError: there is no terminal to ask in.
+        """
+        if self.device is not None and (self._waited_for or stopped):
+            tell_the_person(what)
+            while self.device is not None and self.poll().verdict != "success":
+                time.sleep(PAUSE_S)
+        elif self._waited_for:
+            ask_in_terminal(what)
+
+    def leave(self) -> None:
+        """Close their device."""
+        if self.device is not None:
+            self.device.close()
+            self.device = None
+
+
 class ArmDevice:
-    """A `Device` that is the arm's own; whoever closes it leaves that where it is.
+    """The person's device as an intervenor's; whoever closes it leaves the person theirs.
 
     Args:
         robot: does not ask the person while this is open.
@@ -24,15 +84,48 @@ class ArmDevice:
 
     @property
     def dims(self) -> Sequence[int]:
-        device = self._robot.arm.device
+        device = self._robot.arm.person.device
         return () if device is None else device.dims
 
     def read(self) -> Reading:
-        return self._robot.arm.poll()
+        return self._robot.arm.person.poll()
 
     def episode_begins(self) -> None:
-        if (device := self._robot.arm.device) is not None:
+        if (device := self._robot.arm.person.device) is not None:
             device.episode_begins()
 
     def close(self) -> None:
         self._robot.asks_person = True
+
+
+def terminal() -> int:
+    """A descriptor of the terminal in which a person without a device is asked.
+
+    Raises:
+        ArmError: there is none.
+    """
+    try:
+        return open_terminal()
+    except DeviceError as error:
+        raise ArmError(
+            "env.arm.wait_for_person=true asks in the terminal of this command, or of pld-ray "
+            "actor, and there is none: start it in a terminal (with ssh -t), or set it to false"
+        ) from error
+
+
+def ask_in_terminal(what: str) -> None:
+    """Print a sentence where the person sits, and wait for Enter.
+
+    Raises:
+        ArmError: there is no terminal, or it goes.
+    """
+    fd = terminal()
+    try:
+        tell_the_person(what)
+        read = os.read(fd, 1)
+        while read not in (b"\n", b"\r", b""):
+            read = os.read(fd, 1)
+        if not read:
+            raise ArmError("the terminal in which env.arm.wait_for_person asks is gone")
+    finally:
+        os.close(fd)

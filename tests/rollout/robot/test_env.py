@@ -24,8 +24,8 @@ from pld_ray.rollout.device import DeviceLostError, DevicePerson, Reading
 from pld_ray.rollout.keyboard import TERMINAL, TerminalKeyboard
 from pld_ray.rollout.robot import arm as arm_module
 from pld_ray.rollout.robot import env as env_module
-from pld_ray.rollout.robot.arm import ArmError
 from pld_ray.rollout.robot.env import RobotEnv
+from pld_ray.rollout.robot.errors import ArmError
 from pld_ray.rollout.robot.person import ArmDevice
 from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
@@ -262,9 +262,9 @@ class Hand:
 def test_a_stop_holds_the_arm_until_the_person_agrees(make, caplog):
     env = make()
     env.reset(seed=0)
-    env.arm.device = Hand()
+    env.arm.person.device = Hand()
     robot = body(env)
-    env.arm.device.readings = [Reading()] * 3 + [Reading(stop=True)]
+    env.arm.person.device.readings = [Reading()] * 3 + [Reading(stop=True)]
     play(env, act(x=1.0), 3)
     before = np.degrees(robot.data.qpos[:6])
     sent = len(robot.sent)
@@ -280,16 +280,16 @@ def test_a_stop_holds_the_arm_until_the_person_agrees(make, caplog):
     hand = robot.hand
     robot.run(1.0)
     assert np.abs(robot.hand - hand).max() < 0.01
-    env.arm.device.readings = [Reading()] * 3  # then Enter
+    env.arm.person.device.readings = [Reading()] * 3  # then Enter
     env.reset()
     assert env.arm.stopped is None
-    assert not env.arm.device.readings
+    assert not env.arm.person.device.readings
     np.testing.assert_allclose(robot.data.qpos[:6], env.arm.rest.q, atol=0.03)
 
 
 def test_a_stop_on_the_way_to_rest_holds_it_there(make):
     env = make({"away": True})
-    env.arm.device = Hand(*[Reading()] * 10, Reading(stop=True))
+    env.arm.person.device = Hand(*[Reading()] * 10, Reading(stop=True))
     robot, told = body(env), []
     recover = env.arm.recover
     env.arm.recover = lambda: (told.append((env.arm.stopped, len(robot.sent))), recover())
@@ -311,8 +311,8 @@ def test_unplugged_in_an_episode(make, attended):
     assert len(robot.sent) == 150
     if attended:  # nothing lets go of the motors before somebody has said so
         asked = []
-        env.arm.device = Hand()
-        env.arm.device.read = lambda: (
+        env.arm.person.device = Hand()
+        env.arm.person.device.read = lambda: (
             asked.append((robot.connections, robot.gone)) or Reading(verdict="success")
         )
     env.reset()  # plugs it in again; without a person it goes on by itself
@@ -339,21 +339,21 @@ def test_an_action_that_is_no_number_stops_it(make):
 def test_the_person_judges_what_nobody_else_asks_them(make):
     env = make()
     env.reset(seed=0)
-    env.arm.device = Hand(Reading(), Reading(verdict="success"))
+    env.arm.person.device = Hand(Reading(), Reading(verdict="success"))
     assert env.step(STILL)[1:3] == (0.0, False)
     _, reward, terminated, truncated, info = env.step(STILL)
     assert (reward, terminated, truncated, info["is_success"]) == (1.0, True, False, True)
-    env.arm.device.readings = [Reading(verdict="failure")]
+    env.arm.person.device.readings = [Reading(verdict="failure")]
     _, reward, terminated, _, info = env.step(STILL)
     assert (reward, terminated, info["is_success"]) == (0.0, True, False)
-    env.arm.device.readings = [Reading(verdict="discard")]
+    env.arm.person.device.readings = [Reading(verdict="discard")]
     assert "threw" in env.step(STILL)[-1]["env_failure"]
 
 
 def test_whoever_takes_over_reads_the_same_device(make):
     env = make()
     env.reset(seed=0)
-    hand = env.arm.device = Hand(Reading({0: 0.5}), Reading(stop=True))
+    hand = env.arm.person.device = Hand(Reading({0: 0.5}), Reading(stop=True))
     person = DevicePerson(ArmDevice(env), env.action_space.low, env.action_space.high)
     observation, stepping = {BASE_ACTION: STILL[None]}, np.array([True])
     turn = person.intervene(observation, stepping, 0)
@@ -373,9 +373,9 @@ def test_whoever_takes_over_reads_the_same_device(make):
 def test_a_device_that_goes_stops_the_arm(make):
     env = make()
     env.reset(seed=0)
-    env.arm.device = Hand(DeviceLostError("the terminal is gone"))
+    env.arm.person.device = Hand(DeviceLostError("the terminal is gone"))
     assert env.step(STILL)[-1]["env_failure"] == "the terminal is gone"
-    assert env.arm.device is None
+    assert env.arm.person.device is None
 
 
 def test_resets_wait_for_enter_in_the_terminal(make, monkeypatch):
