@@ -78,6 +78,13 @@ class ArmConfig:
         within="(0, 3]",
         unit="rad/s",
     )
+    call_timeout_s: float = option(
+        2.0,
+        "A robot that takes longer to tell what it sees, or to take a command, stops the arm. Its "
+        "cameras must be faster.",
+        within="(0, 60]",
+        unit="s",
+    )
     wait_for_person: bool = option(
         True,
         "Every episode, and the arm after a stop, waits for Enter. False goes on by itself.",

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from pld_ray.config.arm import ArmConfig
+from pld_ray.rollout.keyboard import tell_the_person
+from pld_ray.rollout.robot.calls import Calls, NoAnswerError
 from pld_ray.rollout.robot.errors import ArmError
 from pld_ray.rollout.robot.kinematics import Kinematics
 from pld_ray.rollout.robot.make_robot import make_robot, one_line
@@ -22,6 +24,8 @@ log = logging.getLogger("pld_ray")
 
 RETRY_S = 1.0
 """Between two attempts to reach a robot that does not answer."""
+CONNECT_S = 60.0
+"""That a robot may take to connect, cameras that warm up among it, or to let go."""
 POS = ".pos"
 """How LeRobot's names of joint positions end."""
 
@@ -56,6 +60,7 @@ class Arm:
 
     def __init__(self, robot: Mapping[str, Any], options: ArmConfig) -> None:
         self._robot, self.options = make_robot(robot), options
+        self._calls = Calls()
         actions = [n.removesuffix(POS) for n in self._robot.action_features if n.endswith(POS)]
         if options.gripper is not None and options.gripper not in actions:
             raise ValueError(
@@ -98,19 +103,22 @@ class Arm:
     def read(self) -> Measured | None:
         """What it tells now; None if it cannot be read, which stops it."""
         try:
-            if not self._robot.is_connected:
-                raise ConnectionError("it is not connected")
-            return self._in_our_units(self._robot.get_observation())
+            return self._calls.call(self._observe, self.options.call_timeout_s)
+        except NoAnswerError as error:
+            self.stop(str(error))
         except Exception as error:  # whatever a driver raises
             self.stop(f"the robot cannot be read ({one_line(error)})")
-            return None
+        return None
 
     def send(self, q: np.ndarray, gripper: float) -> None:
         """Command joints [n] (rad) and the gripper's opening, unless it is stopped."""
         if self.stopped is not None:
             return
+        command = self._in_its_units(q, gripper)
         try:
-            self._robot.send_action(self._in_its_units(q, gripper))
+            self._calls.call(lambda: self._robot.send_action(command), self.options.call_timeout_s)
+        except NoAnswerError as error:
+            self.stop(str(error))
         except Exception as error:
             self.stop(f"the robot takes no command ({one_line(error)})")
 
@@ -120,12 +128,13 @@ class Arm:
             return
         self.stopped = why
         with contextlib.suppress(Exception):  # one that cannot be told keeps its last command
-            now = self._in_our_units(self._robot.get_observation())
-            self._robot.send_action(self._in_its_units(now.q, now.gripper))
+            self._calls.call(self._hold, self.options.call_timeout_s)
         log.warning("the arm has stopped: %s; its episode is not learnt from", why)
 
     def recover(self) -> None:
         """Connect, where it is not; and after a stop wait until it answers and the person agrees.
+
+        A call that hangs is waited for: only one driver's call is under way at a time.
 
         LeRobot lets go of the motors when it connects anew: the person is asked for that too.
 
@@ -136,6 +145,12 @@ class Arm:
             self.connect()
             self._greeted = True
         while self.stopped is not None:
+            if self._calls.hangs:
+                tell_the_person(
+                    f"the arm has stopped: {self.stopped}, and still does not: look at its cables; "
+                    "nothing is asked of it until it answers"
+                )
+                self._calls.wait()
             if self._answers():
                 self.person.confirm(
                     f"the arm has stopped: {self.stopped}; press Enter if it may move on",
@@ -157,10 +172,7 @@ class Arm:
             ArmError: it is not there, is not calibrated, or tells something else than it says.
         """
         try:
-            if not self._robot.is_connected:
-                self._robot.connect(calibrate=False)
-            calibrated, told = self._robot.is_calibrated, self._robot.get_observation()
-            images = self._in_our_units(told).images
+            calibrated, images = self._calls.call(self._introduce, CONNECT_S)
         except Exception as error:
             raise ArmError(f"env.robot cannot be used: {one_line(error)}") from error
         if not calibrated:
@@ -176,24 +188,54 @@ class Arm:
     def disconnect(self) -> None:
         """Let go of the robot and of the person's device."""
         self.person.leave()
-        with contextlib.suppress(Exception):
-            self._robot.disconnect()
+        try:
+            self._calls.call(self._robot.disconnect, CONNECT_S)
+        except NoAnswerError as error:
+            log.warning("%s: it could not be told to let go, and may hold its motors still", error)
+        except Exception:  # it was not connected, or is gone
+            pass
         self._greeted = False
+
+    def close(self) -> None:
+        """Nobody needs it any more; safe to call again."""
+        self.disconnect()
+        self._calls.close()
 
     def _answers(self) -> bool:
         """Whether it can be read."""
         with contextlib.suppress(Exception):
-            self._in_our_units(self._robot.get_observation())
-            return bool(self._robot.is_connected)
+            self._calls.call(self._observe, self.options.call_timeout_s)
+            return True
         return False
 
     def _reconnect(self) -> None:
         with contextlib.suppress(Exception):
-            self._robot.disconnect()
+            self._calls.call(self._robot.disconnect, CONNECT_S)
         try:
-            self._robot.connect(calibrate=False)
+            self._calls.call(lambda: self._robot.connect(calibrate=False), CONNECT_S)
         except Exception:  # looked for again and again
             time.sleep(RETRY_S)
+
+    # --- on the driver's thread ------------------------------------------------------------------
+
+    def _observe(self) -> Measured:
+        if not self._robot.is_connected:
+            raise ConnectionError("it is not connected")
+        return self._in_our_units(self._robot.get_observation())
+
+    def _hold(self) -> None:
+        """The command is where it is."""
+        now = self._in_our_units(self._robot.get_observation())
+        self._robot.send_action(self._in_its_units(now.q, now.gripper))
+
+    def _introduce(self) -> tuple[bool, Mapping[str, np.ndarray]]:
+        """Connect; whether it is calibrated, and what its cameras see."""
+        if not self._robot.is_connected:
+            self._robot.connect(calibrate=False)
+        calibrated, told = self._robot.is_calibrated, self._robot.get_observation()
+        return calibrated, self._in_our_units(told).images
+
+    # --- units -----------------------------------------------------------------------------------
 
     def _in_our_units(self, told: Mapping[str, Any]) -> Measured:
         q = self._unit * np.array([told[f"{n}{POS}"] for n in self.joints], dtype=np.float64)
@@ -238,4 +280,4 @@ def give_back(user: object) -> None:
         users[:] = [other for other in users if other is not user]
         if not users:
             del _open[key]
-            arm.disconnect()
+            arm.close()

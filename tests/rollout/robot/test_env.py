@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import pty
+import queue
 import threading
+import time
 
 import installed
 import lerobot_robot_tabletop as plugin
@@ -322,6 +324,46 @@ def test_unplugged_in_an_episode(make, attended):
     assert env.arm.stopped is None
     env.step(act(x=1.0))
     assert len(robot.sent) > 151
+
+
+@pytest.mark.parametrize("what", ["answers", "obeys"])
+def test_a_robot_that_does_not_come_back_stops_the_arm(make, monkeypatch, what):
+    env = make({"camera": False}, call_timeout_s=0.5)
+    env.reset(seed=0)
+    robot, said = body(env), queue.SimpleQueue()
+    monkeypatch.setattr(arm_module, "tell_the_person", said.put)
+    event = getattr(robot, what)
+    event.clear()
+    for _ in range(2):  # the second time at once
+        *_, truncated, info = env.step(act(x=1.0))
+        assert truncated
+        assert info["env_failure"] == "the robot has not answered for 0.5 s"
+    sent = len(robot.sent)
+    resetting = threading.Thread(target=env.reset, daemon=True)
+    resetting.start()
+    assert "look at its cables" in said.get(timeout=10)
+    assert resetting.is_alive()
+    assert len(robot.sent) == sent
+    event.set()
+    resetting.join(10)
+    assert not resetting.is_alive()
+    assert env.arm.stopped is None
+    assert "env_failure" not in env.step(act(x=1.0))[-1]
+    assert len(robot.threads) == 1
+    assert robot.threads.isdisjoint({threading.get_ident(), resetting.ident})
+
+
+def test_what_hangs_keeps_nobody_from_leaving(make, caplog):
+    env = make({"camera": False}, call_timeout_s=0.2)
+    env.reset(seed=0)
+    body(env).answers.clear()
+    env.step(STILL)
+    began = time.monotonic()
+    env.close()
+    assert time.monotonic() - began < arm_module.CONNECT_S / 2
+    assert "could not be told to let go" in caplog.text
+    assert body(env).is_connected
+    body(env).answers.set()
 
 
 def test_an_action_that_is_no_number_stops_it(make):

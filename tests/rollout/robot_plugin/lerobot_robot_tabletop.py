@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import threading
 from dataclasses import dataclass
 
 import mujoco
@@ -93,6 +94,11 @@ class Tabletop(Robot):
         self.sent: list[dict[str, float]] = []
         self.connections = 0
         self.gone = self._connected = False
+        # cleared by a test: it does not come back until they are set again
+        self.answers, self.obeys = threading.Event(), threading.Event()
+        self.answers.set()
+        self.obeys.set()
+        self.threads: set[int] = set()
 
     @property
     def _joints(self) -> dict[str, type]:
@@ -115,6 +121,7 @@ class Tabletop(Robot):
         return self.config.calibrated
 
     def connect(self, calibrate: bool = True) -> None:
+        self.threads.add(threading.get_ident())
         if not pathlib.Path(self.config.port).exists():
             raise ConnectionError(f"Could not connect on port '{self.config.port}'.\nIs it there?")
         self._connected, self.gone = True, False
@@ -125,6 +132,8 @@ class Tabletop(Robot):
     def configure(self) -> None: ...
 
     def get_observation(self) -> dict:
+        self.threads.add(threading.get_ident())
+        self.answers.wait()
         if self.gone:
             raise ConnectionError("There is no status packet!")
         q = np.degrees(self.data.qpos[:6])
@@ -137,6 +146,8 @@ class Tabletop(Robot):
         return told
 
     def send_action(self, action: dict) -> dict:
+        self.threads.add(threading.get_ident())
+        self.obeys.wait()
         if self.gone:
             raise ConnectionError("There is no status packet!")
         self.sent.append(dict(action))
