@@ -125,3 +125,9 @@ def check_arm(config: TrainConfig) -> None:
             "pld-ray actor), runners.num_envs_per_env_runner=1, runners.vectorization=in_process "
             "and evaluation.num_env_runners=0"
         )
+    if arm.wait_for_person and runners.num_env_runners and not config.placement.env_runner:
+        raise ValueError(
+            "env.arm.wait_for_person=true asks in a terminal, from which a runner's own process "
+            "cannot read: set runners.num_env_runners=0, or placement.env_runner={robot: 1} with "
+            "pld-ray actor at the robot, or env.arm.wait_for_person=false"
+        )

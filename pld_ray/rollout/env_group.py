@@ -146,8 +146,7 @@ class InProcessEnvs:
             outcome = Outcome(failure=f"{type(error).__name__}: {error}")
         self._failures.note(i, command, outcome)
         if outcome.failure is not None:
-            close_quietly(self.envs[i])
-            self.envs[i] = make()
+            self.envs[i] = replacement(self.envs[i], make)
             self._replaced[i] = True
         return outcome
 
@@ -172,6 +171,20 @@ def checked_spaces(
     if not isinstance(actions, gym.spaces.Box):
         raise ValueError(f"the environment's actions must be a Box, not {actions}")
     return observations, actions
+
+
+def replacement(env: gym.Env, make: MakeEnv) -> gym.Env:
+    """A new environment for a broken one, which is closed.
+
+    The arm of a robot goes from one to the other, with its person: let go of in between, its motors
+    would let it fall.
+    """
+    if hasattr(env.unwrapped, "asks_person"):
+        made = make()
+        close_quietly(env)
+        return made
+    close_quietly(env)
+    return make()
 
 
 def close_quietly(env: gym.Env) -> None:

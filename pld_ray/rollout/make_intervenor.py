@@ -77,7 +77,7 @@ def make_intervenor(
         return ScriptedPerson(make_helper(env.envs), env.num_envs, options, own)
     actions = env.group.action_space
     attend(options, env)
-    device = ArmDevice(env.robots[0]) if env.robots else open_device(options)
+    device = ArmDevice(lambda: env.robots[0]) if env.robots else open_device(options)
     try:
         check_dims(options.device, device.dims, options.fixed_dims, (actions.shape or (0,))[0])
     except DeviceError:

@@ -75,27 +75,30 @@ class ArmDevice:
     """The person's device as an intervenor's; whoever closes it leaves the person theirs.
 
     Args:
-        robot: does not ask the person while this is open.
+        robot: the environment, which does not ask the person while this is open; another one after
+            it has been made anew.
     """
 
-    def __init__(self, robot: RobotEnv) -> None:
+    def __init__(self, robot: Callable[[], RobotEnv]) -> None:
         self._robot = robot
-        robot.asks_person = False
+        robot().asks_person = False
 
     @property
     def dims(self) -> Sequence[int]:
-        device = self._robot.arm.person.device
+        device = self._robot().arm.person.device
         return () if device is None else device.dims
 
     def read(self) -> Reading:
-        return self._robot.arm.person.poll()
+        robot = self._robot()
+        robot.asks_person = False
+        return robot.arm.person.poll()
 
     def episode_begins(self) -> None:
-        if (device := self._robot.arm.person.device) is not None:
+        if (device := self._robot().arm.person.device) is not None:
             device.episode_begins()
 
     def close(self) -> None:
-        self._robot.asks_person = True
+        self._robot().asks_person = True
 
 
 def terminal() -> int:

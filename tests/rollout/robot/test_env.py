@@ -23,6 +23,7 @@ from pld_ray.config import ConfigError, InterventionConfig, TrainConfig
 from pld_ray.policies import NoBasePolicy
 from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.device import DeviceLostError, DevicePerson, Reading
+from pld_ray.rollout.env_group import InProcessEnvs
 from pld_ray.rollout.keyboard import TERMINAL, TerminalKeyboard
 from pld_ray.rollout.robot import arm as arm_module
 from pld_ray.rollout.robot import env as env_module
@@ -396,7 +397,7 @@ def test_whoever_takes_over_reads_the_same_device(make):
     env = make()
     env.reset(seed=0)
     hand = env.arm.person.device = Hand(Reading({0: 0.5}), Reading(stop=True))
-    person = DevicePerson(ArmDevice(env), env.action_space.low, env.action_space.high)
+    person = DevicePerson(ArmDevice(lambda: env), env.action_space.low, env.action_space.high)
     observation, stepping = {BASE_ACTION: STILL[None]}, np.array([True])
     turn = person.intervene(observation, stepping, 0)
     np.testing.assert_array_equal(turn.actions[0], act(x=0.5))
@@ -410,6 +411,35 @@ def test_whoever_takes_over_reads_the_same_device(make):
     assert not hand.closed
     env.close()
     assert hand.closed
+
+
+def test_an_environment_that_is_made_anew_has_the_arm_and_its_person(make):
+    """Whatever raises in a step: a wrapper, a camera of another size."""
+    vector = BaseActionVectorEnv(InProcessEnvs([make]), NoBasePolicy(7))
+    vector.reset(seed=0)
+    (broken,) = vector.robots
+    hand = broken.arm.person.device = Hand(Reading())
+    actions = vector.single_action_space
+    person = DevicePerson(ArmDevice(lambda: vector.robots[0]), actions.low, actions.high)
+    broken._observation = lambda: 1 / 0
+    *_, truncated, infos = vector.step_all(STILL[None])
+    assert truncated[0]
+    assert "ZeroDivisionError" in infos[0]["env_failure"]
+    (env,) = vector.robots
+    assert env is not broken
+    assert body(env).connections == 1  # its motors were not let go of
+    assert not hand.closed
+    observation = vector.step_all(STILL[None])[0]  # the reset
+    hand.readings = [Reading({0: 0.5})]
+    turn = person.intervene(observation, np.array([True]), 0)
+    np.testing.assert_array_equal(turn.actions[0], act(x=0.5))
+    hand.readings = [Reading(stop=True), Reading({0: 0.5})]
+    person.intervene(observation, np.array([True]), 0)
+    assert vector.step_all(STILL[None])[-1][0]["env_failure"] == "the person said so"
+    assert len(hand.readings) == 1  # asked once a step
+    vector.close()
+    assert hand.closed
+    assert not arm_module._open
 
 
 def test_a_device_that_goes_stops_the_arm(make):
@@ -500,9 +530,13 @@ def test_a_robot_that_is_not_ready_is_refused(make, robot, why):
         ({"env.control_hz": None}, "env.robot needs a control rate"),
         ({"runners.num_env_runners": 2}, "env.robot is one arm in one process"),
         ({"evaluation.num_env_runners": 1}, "env.robot is one arm in one process"),
+        (
+            {"runners.num_env_runners": 1, "env.arm.wait_for_person": True},
+            "asks in a terminal, from which a runner's own process cannot read: set runners.num",
+        ),
     ],
 )
-def test_a_configuration_that_lacks_something_is_refused(here, changes, why):
+def test_a_configuration_that_cannot_work_is_refused(here, changes, why):
     config = TrainConfig()
     config.env.control_hz, config.runners.num_env_runners = 10.0, 0
     if not {"env.robot", "env.arm.step_m"} & {*changes}:
@@ -519,3 +553,16 @@ def test_a_configuration_that_lacks_something_is_refused(here, changes, why):
         setattr(owner, name, value)
     with pytest.raises(ConfigError, match=why):
         config.validate()
+
+
+def test_an_actor_s_runner_may_ask_in_its_terminal(here):
+    config = TrainConfig()
+    config.env.control_hz, config.runners.num_env_runners = 10.0, 1
+    given = installed.settings(here, wait_for_person=True)
+    config.env.robot = given["robot"]
+    for name, value in given["arm"].items():
+        setattr(config.env.arm, name, value)
+    with pytest.raises(ConfigError, match=r"placement\.env_runner"):
+        config.validate()
+    config.placement.env_runner = {"robot": 1}
+    config.validate()
