@@ -24,7 +24,8 @@ def parser() -> Parser:
     parser = Parser(
         "classifier",
         "collect: play episodes with cameras and label every frame, from the simulator or by key; "
-        "settings are those of pld-ray train.\n"
+        "noise is added in simulation, and none on a real arm (--env.robot). Settings are those of "
+        "pld-ray train.\n"
         "train: learn a reward classifier from such datasets, --dataset=DIR; settings are those "
         "that --explain lists.\n"
         "evaluate: precision and recall of --classifier=DIR on other datasets.\n"

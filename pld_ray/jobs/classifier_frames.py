@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class FrameGoal:
         hold: steps for which an episode goes on after a success.
         init_states: start from the first `episodes` stored init states, not sampled placements.
         noise: standard deviation of what is added to every action but the gripper's, at most; that
-            of an episode is drawn from [0, noise].
+            of an episode is drawn from [0, noise]. A real arm gets none, it would shake.
     """
 
     episodes: int
@@ -73,6 +73,8 @@ def collect_frames(
     """
     check_start(config, learns=False)
     check_view(config.intervention)
+    if config.env.robot:
+        goal = replace(goal, noise=0.0)
     rate = config.intervention.rate(config.env.control_hz)
     about = {"init_states": "stored" if goal.init_states else "sampled", "hold": goal.hold}
     recording = recording_of(config, algorithm_config(config), actor="frames", **about)

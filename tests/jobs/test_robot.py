@@ -29,8 +29,8 @@ def flags(tmp_path, monkeypatch):
     monkeypatch.setattr(env_module, "SETTLE_S", 0.05)
     monkeypatch.chdir(tmp_path)
 
-    def flags(control_hz, episode_length, **arm):
-        made = settings(tmp_path, {"camera": False}, **arm)
+    def flags(control_hz, episode_length, camera=False, **arm):
+        made = settings(tmp_path, {"camera": camera}, **arm)
         return [
             *(f"--env.robot.{name}={value}" for name, value in made["robot"].items()),
             *(f"--env.arm.{name}={text(value)}" for name, value in made["arm"].items()),
@@ -69,6 +69,15 @@ def test_record_and_learn_from_scratch(flags, tmp_path, capsys):
     assert rows[-1]["env_steps"] >= 150
     assert not arm_module._open  # the port is free again
     assert (tmp_path / "run/checkpoints/final").is_dir()
+
+
+def test_nothing_shakes_an_arm_whose_frames_are_recorded(flags, tmp_path, capsys):
+    robot = flags(control_hz=1000, episode_length=10, camera=True)
+    record = ["classifier", "collect", "--root=frames", "--episodes=2", *robot]
+    assert main(record) == 0, capsys.readouterr().err
+    frames = Dataset(tmp_path / "frames")
+    assert [row["length"] for row in frames.episodes] == [10, 10]
+    assert not frames.columns(["action"])["action"].any()
 
 
 class Person(Terminal):
