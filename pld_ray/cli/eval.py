@@ -48,10 +48,13 @@ def run(args: argparse.Namespace) -> int:
     info = evaluate_checkpoint(
         args.checkpoint, args.n_episodes, args.output_dir, args.videos, args.parity, args.trust
     )
-    print(
-        f"base {info['base_success']:.0%}, base + residual {info['residual_success']:.0%} on "
-        f"{info['n_episodes']} held init states"
+    base, residual = info["base_success"], f"{info['residual_success']:.0%}"
+    played = (
+        f"learnt policy {residual}"
+        if base is None
+        else f"base {base:.0%}, base + residual {residual}"
     )
+    print(f"{played} on {info['n_episodes']} held init states")
     rate = info["steps_per_second"]
     for who, steps in info["success_steps"].items():
         if steps is not None:

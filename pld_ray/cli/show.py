@@ -231,6 +231,8 @@ def held_text(shown: dict[str, Any]) -> str:
     from pld_ray.cli.ls import rate
 
     held = rate(shown["success"]) if shown["held"] else "at the end of the run"
+    if shown["held"] and shown["base_success"] is None:  # there is none
+        return f"learnt policy {held}"
     return f"base {rate(shown['base_success'])} -> base + residual {held}"
 
 

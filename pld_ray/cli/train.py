@@ -79,8 +79,9 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         folder = RunDir(resume or config.output_dir).path
         base, residual = summary["base_success"], summary["residual_success"]
         learnt = "base + residual" if config.policy.type != "none" else "learnt policy"
+        before = "" if base is None else f"base {base:.0%} -> "
         print(
-            f"base {base:.0%} -> {learnt} {residual:.0%} on {summary['n_episodes']} held "
+            f"{before}{learnt} {residual:.0%} on {summary['n_episodes']} held "
             f"init states, {summary['env_steps']} environment steps, "
             f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
             f"next: pld-ray show {folder}\n"

@@ -23,15 +23,19 @@ GREEN, RED, GREY = (40, 140, 60), (180, 50, 40), (60, 60, 60)
 
 @dataclass(frozen=True)
 class Film:
-    """An mp4, and the two episodes that it shows side by side."""
+    """An mp4, and the two episodes that it shows side by side; `base` is None where it is alone."""
 
     mp4: bytes
-    base: EpisodeResult
+    base: EpisodeResult | None
     residual: EpisodeResult
 
 
 def film_init_state(
-    env_name: str, env_config: Mapping[str, Any], init_state_id: int, act: Act
+    env_name: str,
+    env_config: Mapping[str, Any],
+    init_state_id: int,
+    act: Act,
+    compares: bool = True,
 ) -> Film:
     """Play an init state with the base policy and with `act`, and film both.
 
@@ -40,6 +44,7 @@ def film_init_state(
         env_config: its configuration.
         init_state_id: id of a stored init state.
         act: observations -> actions of base + residual.
+        compares: False leaves the base policy out.
 
     Raises:
         RenderingUnavailableError: no usable OpenGL library; the message says what to install.
@@ -48,18 +53,17 @@ def film_init_state(
     if not config.get("cameras") and "entry_point" not in config:
         config["image_size"] = FRAME_SIZE
     env = InfosPerEnv(factory.make_env(env_name, config))
+    base, columns = None, []
     try:
-        base_frames, base = film(env, init_state_id, None)
-        residual_frames, residual = film(env, init_state_id, act)
+        if compares:
+            frames, base = film(env, init_state_id, None)
+            columns.append(captioned(frames, "base", base.success))
+        frames, residual = film(env, init_state_id, act)
+        name = "base + residual" if compares else "learnt policy"
+        columns.append(captioned(frames, name, residual.success))
     finally:
         env.close()
-    frames = side_by_side(
-        [
-            captioned(base_frames, "base", base.success),
-            captioned(residual_frames, "base + residual", residual.success),
-        ]
-    )
-    return Film(encode(frames), base, residual)
+    return Film(encode(side_by_side(columns)), base, residual)
 
 
 def film(env: Any, init_state_id: int, act: Act | None) -> tuple[list[np.ndarray], EpisodeResult]:

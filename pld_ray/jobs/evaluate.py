@@ -1,4 +1,4 @@
-"""`pld-ray eval`: a checkpoint on held init states, base and base + residual side by side."""
+"""`pld-ray eval`: a checkpoint on held init states, base (if any) and base + residual."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def evaluate_checkpoint(
         trust: run the code that the run names, see `pld_ray.runs.trust`.
 
     Returns:
-        Rates, mean lengths of the successes and the environment's rate (None where it tells none),
+        Rates (the base policy's is None where there is none), mean lengths of the successes and the
+        environment's rate (None where it tells none),
         whether parity holds (None if it was not asked for), and what was written.
 
     Raises:
@@ -62,7 +63,7 @@ def evaluate_checkpoint(
         clock = time.monotonic()
         residual = algorithm.evaluate_residual(states)
         eval_s = time.monotonic() - clock
-        base = algorithm.evaluate_base(states)
+        base = algorithm.evaluate_base(states) if algorithm.compares or parity else None
         equal = algorithm.evaluate_residual(states, 0.0) == base if parity else None
         films = algorithm.film(list(videos))
     folder = pathlib.Path(output_dir or run.path / "eval" / pathlib.Path(checkpoint).name)
@@ -78,7 +79,7 @@ def evaluate_checkpoint(
     write_eval_info(
         path,
         in_task(residual, config.env, filmed),
-        base=in_task(base, config.env, filmed),
+        base=None if base is None else in_task(base, config.env, filmed),
         eval_s=eval_s,
         extra=extra,
     )
@@ -87,11 +88,11 @@ def evaluate_checkpoint(
         "parity": equal,
         "videos": list(filmed.values()),
         "path": str(path),
-        "base_success": success_rate(base),
+        "base_success": None if base is None else success_rate(base),
         "residual_success": success_rate(residual),
         "success_steps": {
-            "base": success_length(base),
-            "base + residual": success_length(residual),
+            **({} if base is None else {"base": success_length(base)}),
+            ("learnt policy" if base is None else "base + residual"): success_length(residual),
         },
         "steps_per_second": steps_per_second(config.env.settings()),
     }

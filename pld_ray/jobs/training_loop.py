@@ -250,7 +250,8 @@ class TrainingLoop:
         return metrics
 
     def finish(self, started: float) -> dict[str, Any]:
-        """Final checkpoint, then base and base + residual (the best) on the held init states."""
+        """Final checkpoint, then base + residual (the best) on the held init states, where the base
+        policy, if there is one, was evaluated at the start."""
         algorithm, run = self.algorithm, self.run_dir
         env_steps, updates = algorithm.env_steps, algorithm.updates
         final = self.save("final")
@@ -267,22 +268,19 @@ class TrainingLoop:
         episodes = algorithm.evaluate_residual(self.held_states)
         base = [EpisodeResult.of_row(row) for row in self.state.base_rows]
         eval_s = time.monotonic() - clock
-        base_success = success_rate(base)
+        base_success = success_rate(base) if base else None
         residual_success = success_rate(episodes)
         write_eval_info(
             run.path / EVAL_INFO_FILE,
             in_task(episodes, self.config.env),
-            base=in_task(base, self.config.env),
+            base=in_task(base, self.config.env) if base else None,
             eval_s=eval_s,
             extra={"task": self.config.env.task, "checkpoint": str(chosen), "env_steps": env_steps},
         )
-        self.record(
-            {
-                "eval/held_residual_success": residual_success,
-                "eval/held_base_success": base_success,
-            },
-            env_steps,
-        )
+        held = {"eval/held_residual_success": residual_success}
+        if base_success is not None:
+            held["eval/held_base_success"] = base_success
+        self.record(held, env_steps)
         title = f"{self.config.env.task.replace('_', ' ')}, seed {self.config.seed}"
         plot_learning_curve(self.journal.rows(), run.path / CURVE_FILE, title=title)
         summary = {

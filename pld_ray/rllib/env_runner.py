@@ -300,11 +300,12 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
             scale.copy_(in_force)
 
     def film(self, init_state_id: int, weights: PublishedWeights) -> Film:
-        """One init state, base beside base + residual."""
+        """One init state, base beside base + residual; the latter alone without a base policy."""
         self.take_weights(weights)
         config = self.config
         settings = factory.for_evaluation(config.env_config)
-        return film_init_state(config.env, settings, init_state_id, self._act)
+        compares = config.base_policy_options.type != "none"
+        return film_init_state(config.env, settings, init_state_id, self._act, compares)
 
     def _act(self, observation: Observation) -> np.ndarray:
         return self._actor.act(observation)[0]

@@ -86,8 +86,15 @@ class OffPolicy(Algorithm):
         """A share of the phase between `collect` and `online`."""
         raise NotImplementedError
 
-    has_base = True
-    """Whether what the result is compared with is there to be evaluated."""
+    @property
+    def compares(self) -> bool:
+        """Whether there is a base policy that the result is compared with."""
+        return bool(self.config.base_policy_options.type != "none")
+
+    @property
+    def has_base(self) -> bool:
+        """Whether it is there to be evaluated now."""
+        return self.compares
 
     def evaluate_start(self, init_state_ids: list[int]) -> dict[str, list[EpisodeResult]]:
         """Name -> episodes of what the result is compared with, `base` among them."""
@@ -240,7 +247,7 @@ class OffPolicy(Algorithm):
         return Evaluation(group, init_state_ids, contestants, restore)
 
     def film(self, init_state_ids: list[int]) -> dict[int, Film]:
-        """Init state -> base beside base + residual at the beta in force.
+        """Init state -> base, where there is one, beside base + residual at the beta in force.
 
         Raises:
             EnvRunnerError: no OpenGL library where the runner is; the message says what to install.

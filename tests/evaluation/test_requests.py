@@ -8,7 +8,9 @@ import signal
 import pytest
 
 from pld_ray.evaluation.requests import Contestant
+from pld_ray.evaluation.video import film_init_state
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout import factory
 from pld_ray.rollout.messages import EnvRunnerError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -87,8 +89,12 @@ def test_the_states_of_a_runner_that_dies_are_played_by_the_other(algorithm):
 def test_a_film_shows_both_episodes_side_by_side_until_the_longer_one_ends(algorithm, tmp_path):
     import av
 
-    films = algorithm.film([4])
-    film = films[4]
+    film, _ = algorithm.eval_env_runner_group.foreach_env_runner(
+        lambda runner: film_init_state(
+            runner.config.env, factory.for_evaluation(runner.config.env_config), 4, runner._act
+        ),
+        local_env_runner=False,
+    )
     assert film.base.init_state_id == film.residual.init_state_id == 4
     path = tmp_path / "film.mp4"
     path.write_bytes(film.mp4)
@@ -99,6 +105,18 @@ def test_a_film_shows_both_episodes_side_by_side_until_the_longer_one_ends(algor
     assert (height, width) == (24 + 64, 2 * 64)
     band = frames[-1][2, 100:].mean(0)  # a failure is red
     assert band[0] > 2 * band[1]
+
+
+def test_a_film_without_a_base_policy_shows_the_learnt_one_alone(algorithm, tmp_path):
+    import av
+
+    film = algorithm.film([4])[4]
+    assert film.base is None
+    path = tmp_path / "film.mp4"
+    path.write_bytes(film.mp4)
+    with av.open(str(path)) as container:
+        (first, *_) = container.decode(video=0)
+    assert (first.height, first.width) == (24 + 64, 64)
 
 
 def test_an_environment_that_cannot_draw_is_named(algorithm):

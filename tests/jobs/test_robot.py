@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -69,6 +70,15 @@ def test_record_and_learn_from_scratch(flags, tmp_path, capsys):
     assert rows[-1]["env_steps"] >= 150
     assert not arm_module._open  # the port is free again
     assert (tmp_path / "run/checkpoints/final").is_dir()
+    assert not any("base" in name for row in rows for name in row)  # no base policy, no episodes
+    assert json.loads((tmp_path / "run/summary.json").read_text())["base_success"] is None
+    assert "\nlearnt policy 0% on 1 held init states" in capsys.readouterr().out
+    assert main(["show", "run"]) == 0
+    assert "learnt policy 0%" in capsys.readouterr().out
+    assert main(["eval", "--checkpoint=run/checkpoints/final"]) == 0
+    assert capsys.readouterr().out.startswith("learnt policy 0% on 1 held init states")
+    info = json.loads((tmp_path / "run/eval/final/eval_info.json").read_text())
+    assert {episode["policy"] for episode in info["episodes"]} == {"residual"}
 
 
 def test_nothing_shakes_an_arm_whose_frames_are_recorded(flags, tmp_path, capsys):

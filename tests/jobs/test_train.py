@@ -173,7 +173,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
 
 
 class FailsLater(PointEnv):
-    """Passes the check before the run, and breaks in the base policy's evaluation."""
+    """Passes the check before the run, and breaks in its first steps."""
 
     steps = 0
 

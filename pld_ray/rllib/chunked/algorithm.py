@@ -68,7 +68,12 @@ class ACRLPD(OffPolicy):
             self.begin_online()
 
     @property
-    def has_base(self) -> bool:  # type: ignore[override]
+    def compares(self) -> bool:
+        """With the policy that the offline phase clones."""
+        return True
+
+    @property
+    def has_base(self) -> bool:
         """The cloned policy is there after the offline phase."""
         return self.phase == "online"
 
