@@ -49,6 +49,7 @@ class Evaluation:
         contestants: name -> who plays.
         restore: called again and again while no runner is alive, to look for one that has come
             back; None gives up.
+        look: called again and again while `wait` waits; it may raise.
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class Evaluation:
         init_state_ids: list[int],
         contestants: Mapping[str, Contestant],
         restore: Callable[[], None] | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self.group = group
         self.init_state_ids = list(init_state_ids)
         self.contestants = dict(contestants)
-        self._restore = restore
+        self._restore, self._look = restore, look
         self._waits = False
         self._tag = f"evaluate_{next(_numbers)}"
         self._played: dict[str, dict[int, EpisodeResult]] = {name: {} for name in contestants}
@@ -98,7 +100,7 @@ class Evaluation:
     def wait(self) -> Results:
         """The results."""
         while (results := self.poll(POLL_S)) is None:
-            pass
+            self._look()
         return results
 
     def _healthy(self) -> list[int]:

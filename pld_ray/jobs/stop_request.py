@@ -9,8 +9,8 @@ from typing import Any
 from pld_ray.tracking.progress import TrainProgress
 
 
-class Stopped(Exception):
-    """A stop was requested while there was nothing to do but wait."""
+class Stopped(BaseException):
+    """A stop was requested while there was nothing to do but wait; no failure of what waits."""
 
 
 class StopRequest:
@@ -37,6 +37,10 @@ class StopRequest:
     def check(self, progress: TrainProgress) -> None:
         """Called while there is no env runner: shows that; raises Stopped if one was requested."""
         progress.update(phase="waiting for an env runner")
+        self.raise_if_requested()
+
+    def raise_if_requested(self) -> None:
+        """Called where a run can end without losing anything; raises Stopped."""
         if self.requested:
             raise Stopped
 

@@ -136,6 +136,8 @@ class TrainingLoop:
             start.over()
             with StopRequest() as stop, contextlib.suppress(Stopped):
                 algorithm.runners.on_wait = lambda: stop.check(progress)
+                if self.config.env.robot:  # nobody is asked for an episode that is not needed
+                    algorithm.runners.end_with(stop.raise_if_requested)
                 while not self.done and not stop.requested:
                     self.iterate(progress)
         if not stop.requested:

@@ -6,7 +6,7 @@ import contextlib
 import faulthandler
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -199,6 +199,11 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             env, intervention = self.env.unwrapped, self.config.intervention
             self._intervenor = make_intervenor(intervention, env, self._rng)
         return self._intervenor
+
+    def end_waits_with(self, check: Callable[[], None]) -> None:
+        """Call this again and again while a robot's person is waited for; it may raise."""
+        for robot in self.env.unwrapped.robots:
+            robot.arm.person.on_wait = check
 
     def view(self) -> LiveView | None:
         """Where the first environment is shown; of the first runner alone."""

@@ -27,7 +27,7 @@ from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rllib.rounds import Rounds
-from pld_ray.rllib.runners import Runners, ask_one
+from pld_ray.rllib.runners import Runners, ask_one, busy_ones_ended
 from pld_ray.rollout import factory
 from pld_ray.rollout.messages import PublishedWeights
 from pld_ray.runs.layout import PROGRESS_FILE
@@ -244,7 +244,7 @@ class OffPolicy(Algorithm):
             if not self.restore_env_runners(group):
                 self.runners.on_wait()
 
-        return Evaluation(group, init_state_ids, contestants, restore)
+        return Evaluation(group, init_state_ids, contestants, restore, self.runners.on_look)
 
     def film(self, init_state_ids: list[int]) -> dict[int, Film]:
         """Init state -> base, where there is one, beside base + residual at the beta in force.
@@ -314,7 +314,8 @@ class OffPolicy(Algorithm):
             self.asynchronous.drain()
 
     def cleanup(self) -> None:
-        super().cleanup()
+        with busy_ones_ended(self.env_runner_group, self.eval_env_runner_group):
+            super().cleanup()
         if self.base_policy_pool is not None:
             self.base_policy_pool.stop()
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import ray
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.rllib.utils import actor_manager
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, TIMERS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
@@ -27,6 +31,9 @@ METHOD = "sample_to_store"
 WAIT_S = 0.5
 """Between two looks for a runner while there is none."""
 
+STOP_S = 20.0
+"""That remote runners have to end."""
+
 log = logging.getLogger("pld_ray")
 
 
@@ -40,6 +47,7 @@ class Runners:
 
     Attributes:
         on_wait: may be set to what is called again and again while no runner is there.
+        on_look: called before each request and while an evaluation runs, see `end_with`.
         to_pool: may be set to what puts the present weights into a pool, where the policy plays.
         published: what it said last.
     """
@@ -52,10 +60,12 @@ class Runners:
     ) -> None:
         self.group, self.metrics, self.config = group, metrics, config
         self.on_wait: Callable[[], None] = lambda: None
+        self.on_look: Callable[[], None] = lambda: None
         self._present = set(group.healthy_env_runner_ids())
 
     def watch(self) -> int:
         """Say which runners have gone or come back since the last look; how many are there."""
+        self.on_look()
         if self.group.num_remote_env_runners() == 0:
             return 1
         present = set(self.group.healthy_env_runner_ids())
@@ -71,6 +81,13 @@ class Runners:
             self.on_wait()
             time.sleep(WAIT_S)
         return len(present)
+
+    def end_with(self, check: Callable[[], None]) -> None:
+        """Let this end a run by raising: between two requests, during an evaluation, and while a
+        robot's person is waited for in this process."""
+        self.on_look = check
+        if self.group.num_remote_env_runners() == 0:
+            self.group.local_env_runner.end_waits_with(check)
 
     @property
     def num_healthy(self) -> int:
@@ -175,6 +192,31 @@ class Runners:
         if metrics := [batch.metrics for batch in batches if batch.metrics is not None]:
             self.metrics.aggregate(metrics, key=ENV_RUNNER_RESULTS)
         return batches
+
+
+@contextlib.contextmanager
+def busy_ones_ended(*groups: EnvRunnerGroup | None) -> Iterator[None]:
+    """Remote runners that are still busy after `STOP_S` are ended as they are: RLlib waits for what
+    they were asked for, and that may wait for a person."""
+
+    manager = logging.getLogger(actor_manager.__name__)
+    level = manager.level
+
+    def end() -> None:
+        log.warning("an env runner is busy still, and ended as it is")
+        manager.setLevel(logging.CRITICAL)  # to RLlib that is an error
+        for group in groups:
+            for runner in group._worker_manager.actors().values() if group is not None else ():
+                ray.kill(runner)
+
+    patience = threading.Timer(STOP_S, end)
+    patience.daemon = True
+    patience.start()
+    try:
+        yield
+    finally:
+        patience.cancel()
+        manager.setLevel(level)
 
 
 def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 
 import pytest
 import yaml
-from at_the_terminal import Terminal
+from at_the_terminal import LIMIT_S, Terminal
 from installed import install, settings
 
 from pld_ray.cli import main
@@ -20,7 +22,6 @@ from pld_ray.runs.journal import read_history
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 STATE_DIM = 6 + 6 + 1
-LIMIT_S = 30.0
 
 
 @pytest.fixture
@@ -41,6 +42,46 @@ def flags(tmp_path, monkeypatch):
         ]
 
     return flags
+
+
+class Leaving(Terminal):
+    """Begins two episodes, and ends the command where it asks for the third."""
+
+    def __init__(self):
+        super().__init__()
+        self.ended, self.had_to_begin = threading.Event(), False
+        self.thread = threading.Thread(target=self.act, daemon=True)
+
+    def act(self):
+        begin = "press Enter to begin the episode"
+        for _ in range(2):
+            self.until_asked(begin)
+            self.type("\n")
+        self.until_asked(begin)
+        os.kill(os.getpid(), signal.SIGINT)
+        self.had_to_begin = not self.ended.wait(LIMIT_S)
+        while self.had_to_begin:
+            self.type("\n")
+            self.until_asked(begin)
+
+
+def test_a_run_that_is_to_end_does_not_wait_for_its_person(flags, tmp_path, capsys, monkeypatch):
+    person = Leaving()
+    monkeypatch.setenv(TERMINAL, person.path)
+    robot = flags(control_hz=200, episode_length=20, wait_for_person=True)
+    person.thread.start()
+    train = [
+        *("train", *robot, "--config_path=hilserl_single", "--output_dir=run"),
+        *("--algorithm.hidden_dims=[8, 8]", "--evaluation.interval_steps=0"),
+    ]
+    assert main(train) == 0, capsys.readouterr().err
+    person.ended.set()
+    assert not person.had_to_begin
+    assert f"continue with: pld-ray train --resume={tmp_path / 'run'}" in capsys.readouterr().out
+    assert (tmp_path / "run/checkpoints/interrupted").is_dir()
+    assert not arm_module._open
+    person.thread.join(LIMIT_S)
+    person.close()
 
 
 def text(value):

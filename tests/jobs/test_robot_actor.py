@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +30,7 @@ LEARNER = [
     *("--placement.wait_s=240", "--runners.num_env_runners=1", "--runners.sampling=asynchronous"),
     *("--runners.sample_steps=50", "--algorithm.batch_size=16", "--algorithm.hidden_dims=[8, 8]"),
     *("--algorithm.utd=0.1", "--evaluation.interval_steps=0", "--evaluation.held_states=1"),
-    *("--evaluation.validation_states=1", "--tracking.enabled=false", "--total_steps=200"),
+    *("--evaluation.validation_states=1", "--tracking.enabled=false"),
     "--algorithm.warmup_steps=40",
     *("--dump_interval=1000", "--intervention.device=keyboard", f"--env.control_hz={HZ}"),
     *("--env.episode_length=40", "--env.task=reach_out"),
@@ -106,30 +107,44 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_a_person_at_the_robot_and_a_learner_elsewhere(person, start, tmp_path, monkeypatch):
+@pytest.fixture
+def start_both(start, tmp_path, monkeypatch):
+    """A function that starts the actor at a person's terminal, and the learner without one."""
     install(monkeypatch, tmp_path)
-    port, terminal = free_port(), person.slave
-    before = termios.tcgetattr(terminal)
-    at_terminal = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
-    actor = start(
-        *("actor", f"--address=127.0.0.1:{port}", "--num_cpus=2"),
-        **at_terminal,
-        start_new_session=True,
-        preexec_fn=sit_down,
-    )
-    person.until_asked("nothing answers")
-    made = settings(tmp_path, {"camera": False, "seen_in": str(person.seen)}, wait_for_person=True)
-    robot = [f"--env.{group}.{k}={text(v)}" for group in made for k, v in made[group].items()]
-    with (tmp_path / "train.log").open("w") as log:
-        learner = start(
-            *("train", f"--output_dir={tmp_path / 'run'}", *robot),
-            *(flag.replace("{port}", str(port)) for flag in LEARNER),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # it has no terminal to ask in
+
+    def start_both(person, *flags):
+        port, terminal = free_port(), person.slave
+        actor = start(
+            *("actor", f"--address=127.0.0.1:{port}", "--num_cpus=2"),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+            preexec_fn=sit_down,
         )
-    person.until_asked(f"joined 127.0.0.1:{port} with 1 robot")
+        person.until_asked("nothing answers")
+        given = {"camera": False, "seen_in": str(person.seen)}
+        made = settings(tmp_path, given, wait_for_person=True)
+        robot = [f"--env.{group}.{k}={text(v)}" for group in made for k, v in made[group].items()]
+        with (tmp_path / "train.log").open("w") as log:
+            learner = start(
+                *("train", f"--output_dir={tmp_path / 'run'}", *robot, *flags),
+                *(flag.replace("{port}", str(port)) for flag in LEARNER),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # it has no terminal to ask in
+            )
+        person.until_asked(f"joined 127.0.0.1:{port} with 1 robot")
+        return actor, learner
+
+    return start_both
+
+
+@pytest.mark.chaos
+def test_a_person_at_the_robot_and_a_learner_elsewhere(person, start_both, tmp_path):
+    before = termios.tcgetattr(person.slave)
+    actor, learner = start_both(person, "--total_steps=200")
     person.thread.start()
     assert learner.wait(timeout=240) == 0, (tmp_path / "train.log").read_text()
 
@@ -151,7 +166,24 @@ def test_a_person_at_the_robot_and_a_learner_elsewhere(person, start, tmp_path, 
 
     person.type("\x03")
     assert actor.wait(timeout=60) == 130
-    assert termios.tcgetattr(terminal) == before
+    assert termios.tcgetattr(person.slave) == before
+
+
+@pytest.mark.chaos
+def test_a_learner_that_is_to_end_does_not_wait_for_the_person(person, start_both, tmp_path):
+    actor, learner = start_both(person, "--total_steps=100000")
+    for _ in range(3):
+        person.until_asked(BEGIN)
+        person.type("\n")
+    person.until_asked(BEGIN)
+    commands = len(person.commands())
+    learner.send_signal(signal.SIGINT)
+    assert learner.wait(timeout=120) == 0
+    log = (tmp_path / "train.log").read_text()
+    assert "continue with: pld-ray train --resume=" in log
+    assert len(person.commands()) == commands
+    person.until_asked("is gone")
+    assert actor.poll() is None
 
 
 def text(value) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import threading
 
 from envs.point import PointEnv
 
@@ -29,3 +30,11 @@ class ClosingEnv(PointEnv):
     def _write(self, what: str) -> None:
         with self.book.open("a") as book:
             book.write(f"{what} {self.name}\n")
+
+
+class WaitingEnv(ClosingEnv):
+    """As a robot whose person does not come."""
+
+    def reset(self, **kwargs):
+        pathlib.Path(f"{self.book}.waits").touch()
+        threading.Event().wait()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import time
 
 import pytest
 
-from pld_ray.rllib import ResidualSACConfig
+from pld_ray.rllib import ResidualSACConfig, runners
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -47,3 +48,26 @@ def test_environments_are_closed_with_the_algorithm(vectorization, remote, tmp_p
     finally:
         algorithm.stop()
     assert not still_open(book)
+
+
+def test_a_runner_that_waits_for_a_person_is_not_waited_for(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(runners, "STOP_S", 1.0)
+    book = tmp_path / "book"
+    algorithm = (
+        ResidualSACConfig()
+        .environment(
+            env_config={"entry_point": "closing_env:WaitingEnv", "kwargs": {"book": str(book)}}
+        )
+        .base_policy(type="none")
+        .env_runners(num_env_runners=1)
+        .training(hidden_dims=[8], offline_episodes=0)
+        .debugging(log_level="ERROR")
+        .build_algo()
+    )
+    algorithm.runners.request(base_only=True, random_actions=True)
+    while not (tmp_path / "book.waits").exists():
+        time.sleep(0.1)
+    began = time.monotonic()
+    algorithm.stop()
+    assert time.monotonic() - began < 30
+    assert "busy still" in caplog.text

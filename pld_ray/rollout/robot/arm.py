@@ -22,6 +22,8 @@ from pld_ray.rollout.robot.person import Person
 
 log = logging.getLogger("pld_ray")
 
+LOOK_S = 0.2
+"""Between two looks whether somebody ends the wait for a robot that does not answer."""
 RETRY_S = 1.0
 """Between two attempts to reach a robot that does not answer."""
 CONNECT_S = 60.0
@@ -145,12 +147,15 @@ class Arm:
             self.connect()
             self._greeted = True
         while self.stopped is not None:
+            self.person.on_wait()
             if self._calls.hangs:
                 tell_the_person(
                     f"the arm has stopped: {self.stopped}, and still does not: look at its cables; "
                     "nothing is asked of it until it answers"
                 )
-                self._calls.wait()
+                while self._calls.hangs:
+                    self.person.on_wait()
+                    self._calls.wait(LOOK_S)
             if self._answers():
                 self.person.confirm(
                     f"the arm has stopped: {self.stopped}; press Enter if it may move on",

@@ -53,10 +53,10 @@ class Calls:
         """Whether a call that took too long has not come back yet."""
         return self._hanging is not None and not self._hanging.done()
 
-    def wait(self) -> None:
-        """Return when none hangs any more."""
+    def wait(self, timeout_s: float) -> None:
+        """Return when none hangs any more, or after this time."""
         if self._hanging is not None:
-            futures.wait([self._hanging])
+            futures.wait([self._hanging], timeout_s)
 
     def close(self) -> None:
         """The thread ends when the driver has come back; safe to call again."""

@@ -114,6 +114,7 @@ class RobotEnv(gym.Env[Observation, np.ndarray]):
         self._init_state_id = int((options or {}).get("init_state_id", -1))
         self.arm.user = self
         while True:
+            self.arm.person.on_wait()
             self.arm.recover()
             if not self._go_to_rest():
                 continue

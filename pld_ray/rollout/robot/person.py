@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -24,11 +25,14 @@ class Person:
 
     Attributes:
         device: in their hand, if there is one.
+        on_wait: called again and again while they, or the arm, are waited for; it may raise to end
+            that.
     """
 
     def __init__(self, waited_for: bool, stop: Callable[[str], None]) -> None:
         self._waited_for, self._stop = waited_for, stop
         self.device: Device | None = None
+        self.on_wait: Callable[[], None] = lambda: None
 
     def poll(self) -> Reading:
         """What they do now, after a pause; a device that has gone stops the arm."""
@@ -37,6 +41,7 @@ class Person:
         try:
             reading = self.device.read()
             while reading.paused:
+                self.on_wait()
                 time.sleep(PAUSE_S)
                 reading = self.device.read()
         except DeviceLostError as error:
@@ -60,9 +65,10 @@ class Person:
         if self.device is not None and (self._waited_for or stopped):
             tell_the_person(what)
             while self.device is not None and self.poll().verdict != "success":
+                self.on_wait()
                 time.sleep(PAUSE_S)
         elif self._waited_for:
-            ask_in_terminal(what)
+            ask_in_terminal(what, self.on_wait)
 
     def leave(self) -> None:
         """Close their device."""
@@ -116,8 +122,12 @@ def terminal() -> int:
         ) from error
 
 
-def ask_in_terminal(what: str) -> None:
+def ask_in_terminal(what: str, on_wait: Callable[[], None]) -> None:
     """Print a sentence where the person sits, and wait for Enter.
+
+    Args:
+        what: the sentence.
+        on_wait: called again and again meanwhile.
 
     Raises:
         ArmError: there is no terminal, or it goes.
@@ -125,9 +135,11 @@ def ask_in_terminal(what: str) -> None:
     fd = terminal()
     try:
         tell_the_person(what)
-        read = os.read(fd, 1)
+        read = b" "
         while read not in (b"\n", b"\r", b""):
-            read = os.read(fd, 1)
+            on_wait()
+            if select.select([fd], [], [], PAUSE_S)[0]:
+                read = os.read(fd, 1)
         if not read:
             raise ArmError("the terminal in which env.arm.wait_for_person asks is gone")
     finally:
