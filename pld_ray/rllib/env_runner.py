@@ -69,7 +69,6 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         super().make_env()
         self._rllibs = self.env  # kept: gymnasium closes what a wrapper holds when it is dropped
         self.env = InfosPerEnv(self._rllibs.unwrapped, self._make_clock())
-        attend(self.config.intervention, self.env.unwrapped)
         self._streams = None
         self.params = self.config.learner_params()
         if not hasattr(self, "_rng"):  # kept when a failed environment is rebuilt
@@ -142,6 +141,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             updates = self.weights_updates
         finished, stepped = FinishedEpisodes(), 0
         if self._streams is None:
+            attend(self.config.intervention, self.env.unwrapped)
             observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
             self._streams = self.start_streams(request, observation)
         clock = self.env.clock
@@ -258,6 +258,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             config = {**factory.for_evaluation(self.config.env_config), "num_envs": self.num_envs}
             made = factory.make_env(self.config.env, config)
             self._evaluation_env = InfosPerEnv(made, self._make_clock())
+            attend(self.config.intervention, self._evaluation_env.unwrapped)
         results = self.play(self._evaluation_env, init_state_ids, contestant)
         return [results[i] for i in init_state_ids]
 

@@ -112,15 +112,15 @@ def start_both(start, tmp_path, monkeypatch):
     """A function that starts the actor at a person's terminal, and the learner without one."""
     install(monkeypatch, tmp_path)
 
-    def start_both(person, *flags):
+    def start_both(person, *flags, seated=True):
         port, terminal = free_port(), person.slave
         actor = start(
             *("actor", f"--address=127.0.0.1:{port}", "--num_cpus=2"),
-            stdin=terminal,
+            stdin=terminal if seated else subprocess.DEVNULL,
             stdout=terminal,
             stderr=terminal,
             start_new_session=True,
-            preexec_fn=sit_down,
+            preexec_fn=sit_down if seated else None,
         )
         person.until_asked("nothing answers")
         given = {"camera": False, "seen_in": str(person.seen)}
@@ -184,6 +184,15 @@ def test_a_learner_that_is_to_end_does_not_wait_for_the_person(person, start_bot
     assert len(person.commands()) == commands
     person.until_asked("is gone")
     assert actor.poll() is None
+
+
+@pytest.mark.chaos
+def test_an_actor_without_a_terminal_ends_the_run_with_a_sentence(person, start_both, tmp_path):
+    _, learner = start_both(person, "--total_steps=200", seated=False)
+    assert learner.wait(timeout=240) == 2
+    log = (tmp_path / "train.log").read_text()
+    assert "or of pld-ray actor, and there is none: start it in a terminal" in log.splitlines()[-1]
+    assert not person.commands()
 
 
 def text(value) -> str:

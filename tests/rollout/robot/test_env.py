@@ -439,7 +439,7 @@ def test_an_environment_that_is_made_anew_has_the_arm_and_its_person(make):
     assert len(hand.readings) == 1  # asked once a step
     vector.close()
     assert hand.closed
-    assert not arm_module._open
+    assert not body(env).is_connected
 
 
 def test_a_device_that_goes_stops_the_arm(make):
