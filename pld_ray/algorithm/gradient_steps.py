@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from pld_ray.algorithm.descent import Descent
 from pld_ray.algorithm.metrics import UpdateMetrics
-from pld_ray.algorithm.nonfinite import LossChecks
+from pld_ray.algorithm.nonfinite import Batch, LossChecks
 from pld_ray.algorithm.optimizers import AllReduce, target_pairs
 
 
@@ -37,6 +36,10 @@ class GradientSteps:
         active_share: fraction of action dimensions that carry a residual.
         checks_at_once: losses looked at together, see above; None chooses by device.
         all_reduce: averages gradients over several learners, in place; None is a single one.
+
+    Attributes:
+        metrics: of the updates since `run` was called; of each loss `<name>_loss` and
+            `<name>_grad_norm`.
     """
 
     def __init__(
@@ -67,9 +70,8 @@ class GradientSteps:
         low, high = q_bounds or params.value_range
         self.metrics = UpdateMetrics((low, high), active_share)
         self.optimizers = dict(optimizers)
-        self.descent = Descent(
-            trained, optimizers, params.grad_clip_norm, self.checks, self.metrics, all_reduce
-        )
+        self.trained = {name: list(group) for name, group in trained.items()}
+        self._added: dict[str, tuple[list[Tensor], Tensor]] = {}
 
     def draw(self) -> Any:
         """What the next step learns from."""
@@ -94,6 +96,53 @@ class GradientSteps:
             self.step(self.draw())
         self.checks.look()
         return self.metrics.means()
+
+    # --- one optimiser step ----------------------------------------------------------------------
+
+    def descend(self, name: str, loss: Tensor, batch: Batch) -> None:
+        """One step on the parameters of `name` alone, by a whole loss; see `add` and `apply`."""
+        self.add(name, loss)
+        self.apply(name, batch)
+
+    def add(self, name: str, loss: Tensor) -> None:
+        """Add the gradient of a micro-batch's part of a loss.
+
+        Args:
+            loss: a scalar; it may pass through other networks, which get no gradient.
+        """
+        parameters = self.trained[name]
+        if name not in self._added:
+            for parameter in parameters:  # or the last gradient would stand beside the next
+                parameter.grad = None
+        # a policy that was made elsewhere has parameters that its actions do not depend on
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        if name not in self._added:
+            self._added[name] = list(gradients), loss.detach()
+            return
+        sums, total = self._added[name]
+        torch._foreach_add_(sums, gradients)
+        self._added[name] = sums, total + loss.detach()
+
+    def apply(self, name: str, batch: Batch) -> None:
+        """One step on the parameters of `name`, by all gradients that were added: their mean over
+        learners, checked and clipped.
+
+        Args:
+            batch: what a loss was computed from, for what is said of one that is not finite.
+        """
+        parameters = self.trained[name]
+        gradients, loss = self._added.pop(name)
+        if self.all_reduce is not None:
+            self.all_reduce(gradients)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        self.checks.add(name, loss, norm, batch, self.updates)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if self.params.grad_clip_norm:
+            nn.utils.clip_grads_with_norm_(parameters, self.params.grad_clip_norm, norm)
+        self.optimizers[name].step()
+        self.metrics.record(f"{name}_loss", loss)
+        self.metrics.record(f"{name}_grad_norm", norm)
 
     def update_target(self) -> None:
         """(15): psi_bar <- (1 - tau) psi_bar + tau psi."""

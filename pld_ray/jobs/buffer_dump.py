@@ -13,6 +13,7 @@ import numpy as np
 from pld_ray.columns import START
 from pld_ray.data.dataset_series import DatasetSeries
 from pld_ray.data.episode_writer import Recording
+from pld_ray.rllib.intake import fetch_episodes
 from pld_ray.rollout.episode import split_episodes
 from pld_ray.rollout.messages import ReplayBatch
 from pld_ray.runs.layout import BUFFER, DEMO_BUFFER
@@ -91,7 +92,7 @@ class BufferDump:
             self._pending.popleft().result()
 
     def _write(self, batch: ReplayBatch) -> None:
-        columns = batch.fetch()
+        columns = fetch_episodes(batch)
         if columns is None:  # they died with their node
             return
         if batch.buffer == "offline" and START not in columns:

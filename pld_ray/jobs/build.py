@@ -21,11 +21,6 @@ from scipy.signal import lfilter
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
 from pld_ray.algorithm.residual.pretrained import check_pretrained
-from pld_ray.algorithm.stored_columns import (
-    ReturnRangeError,
-    check_returns,
-    with_scaled_reward,
-)
 from pld_ray.columns import VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
@@ -48,6 +43,7 @@ from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
+from pld_ray.rllib.intake import ReturnRangeError, check_returns, with_scaled_reward
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.classifier_reward import with_classifier

@@ -116,7 +116,7 @@ def record(
     }
     while True:
         request = runners.request(**how, explore=False, keep_probing=True)
-        batches = runners.receive(request)
+        batches = runners.gather(request)
         for ended in ended_episodes(batches):
             order.add(ended)
         for _, columns, summary in order.take(batches):

@@ -1,4 +1,4 @@
-"""The few numbers of an RLlib result that a run's history, plot and MLflow show."""
+"""Which numbers of an RLlib result a run's history, plot and MLflow show: counters and times."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ LEARNER_KEYS = (
     "positive_share",
     "imitated_share",
 )
+"""Of the learners' metrics; each is `learner/<key>` of a row."""
 
 
 def pool_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -45,13 +46,11 @@ def pool_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
-    """Pick and rename: `train/...`, `learner/...`, `time/...`, without what is missing.
+    """Pick and rename: `train/...`, `replay/...`, `time/...`, without what is missing.
 
-    A timer without a measurement is NaN, and left out; a value of the learner that is not finite
-    stays, to be counted in the journal.
+    A timer without a measurement is NaN, and left out.
     """
     runners = result.get("env_runners", {})
-    learner = result.get("learners", {}).get("default_policy", {})
     shared = result.get("learners", {}).get("__all_modules__", {})
     timers = result.get("timers", {})
     row = {
@@ -67,10 +66,7 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
         "time/publish_s": timers.get("synch_weights"),
     }
     measured = {name: value for name, value in row.items() if is_number(value)}
-    learnt = {f"learner/{key}": learner.get(key) for key in LEARNER_KEYS}
-    return {name: float(value) for name, value in measured.items() if math.isfinite(value)} | {
-        name: float(value) for name, value in learnt.items() if is_number(value)
-    }
+    return {name: float(value) for name, value in measured.items() if math.isfinite(value)}
 
 
 def is_number(value: Any) -> TypeGuard[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +18,13 @@ from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.buffer_dump import BufferDump
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.jobs.recording import recording_of
-from pld_ray.jobs.result_metrics import flatten_result, pool_figures, record_initialization
+from pld_ray.jobs.result_metrics import (
+    LEARNER_KEYS,
+    flatten_result,
+    is_number,
+    pool_figures,
+    record_initialization,
+)
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.stop_request import Stopped, StopRequest
 from pld_ray.rllib.off_policy import OffPolicy
@@ -169,13 +176,17 @@ class TrainingLoop:
         result = algorithm.train()
         self.state.train_wall_s += time.monotonic() - clock
         record_initialization(algorithm, self.record)
-        row = flatten_result(result) | {
-            "train/success_rate": None,  # a column from the first row on
-            **algorithm.progress.recent_metrics(),
-            "updates": algorithm.updates,
-            "residual_scale": algorithm.residual_scale,
-            "time/wall_s": round(self.state.train_wall_s, 2),
-        }
+        row = (
+            flatten_result(result)
+            | learner_metrics(result)
+            | {
+                "train/success_rate": None,  # a column from the first row on
+                **algorithm.progress.recent_metrics(),
+                "updates": algorithm.updates,
+                "residual_scale": algorithm.residual_scale,
+                "time/wall_s": round(self.state.train_wall_s, 2),
+            }
+        )
         if algorithm.base_policy_pool is not None:
             row |= pool_figures(algorithm.base_policy_pool.metrics())
         self.record(row)
@@ -328,6 +339,13 @@ class TrainingLoop:
         steps = self.algorithm.env_steps if env_steps is None else env_steps
         machine = self.system.sample(steps) if self.system is not None else {}
         self.logger.info(log_line(self.journal.append({"env_steps": steps, **row, **machine})))
+
+
+def learner_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """`learner/...` of an RLlib result; one that is not finite stays, to be counted in the
+    journal."""
+    found = result.get("learners", {}).get("default_policy", {})
+    return {f"learner/{k}": float(found[k]) for k in LEARNER_KEYS if is_number(found.get(k))}
 
 
 def show(progress: TrainProgress | None, **changes: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.learners import Learners, Work
 from pld_ray.rllib.progress import Progress
-from pld_ray.rllib.runners import Runners
+from pld_ray.rllib.runners import Runners, to_store
 from pld_ray.rollout.messages import EpisodeBatch, PublishedWeights, SampleRequest
 
 POLL_S = 0.05  # the driver looks this often; requests in flight keep everyone busy meanwhile
@@ -50,7 +50,7 @@ class AsynchronousLoop:
         """Take what the runners have, keep them busy, hand the learner its work."""
         progress = self.progress
         self._request()
-        feed = progress.count(self._fetch(), self.runners.metrics)
+        feed = to_store(self._fetch(), progress, self.runners.metrics)
         num_updates = progress.take_debt()
         if feed or num_updates:
             self.outstanding += num_updates

@@ -119,7 +119,7 @@ class BaseCollection:
         elif self._incomplete():
             self._begin_random_warmup()
             request = self.runners.request(base_only=True, random_actions=self._random_actions)
-            batches = self.runners.receive(request)
+            batches = self.runners.gather(request)
             self.rounds.append(sum(batch.num_env_steps for batch in batches))
             self._count(self.rounds[-1])
             self._sort(batches)

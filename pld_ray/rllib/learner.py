@@ -6,7 +6,7 @@ import collections
 import contextlib
 import pathlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import ray
@@ -18,13 +18,14 @@ from torch.optim import Optimizer
 from pld_ray.algorithm.nonfinite import NonFiniteLossError, NonFiniteTrainingError
 from pld_ray.algorithm.residual.pretrained import LEARNER_FILE
 from pld_ray.algorithm.shards import Shard
-from pld_ray.algorithm.stored_columns import make_replay, replay_schema, store_episodes
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.replay import FrameRing
-from pld_ray.rllib.learners import LearnerReport, Stored, Work
+from pld_ray.rllib.intake import Intake
+from pld_ray.rllib.learners import LearnerReport, Work
 from pld_ray.rllib.update_thread import UpdateThread
-from pld_ray.rollout.messages import PublishedWeights, ReplayBatch
+from pld_ray.rollout.messages import PublishedWeights
 
 UPDATE_STATE = "residual_sac_update"
 CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
@@ -32,7 +33,7 @@ CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 
-class OffPolicyLearner(TorchLearner):
+class OffPolicyLearner(Intake, TorchLearner):
     """Owns the replay beside the networks; each call of its is a method with a name.
 
     Of several learners each owns a shard of the replay; gradients are averaged over all of them.
@@ -64,7 +65,7 @@ class OffPolicyLearner(TorchLearner):
         )
         self.thread: UpdateThread | None = None
         self._failure_dir: str | None = None
-        self._lost_steps: collections.deque[int] = collections.deque()  # the thread writes too
+        self.lost_steps = collections.deque()  # the thread writes too
 
     def own_shard(self) -> Shard:
         """Which part of the replay is this learner's."""
@@ -107,35 +108,6 @@ class OffPolicyLearner(TorchLearner):
         raise NotImplementedError("call store() and train(), or initialize_critic()")
 
     # --- replay ----------------------------------------------------------------------------------
-
-    def store(self, batches: Sequence[ReplayBatch]) -> Stored:
-        """Write episodes into the replay, those that belong to this shard.
-
-        Raises:
-            ReturnRangeError: a return lies outside `value_range` of a categorical critic.
-            ValueError: a NaN or an infinity in a column.
-        """
-        self._store(batches)
-        return self.stored()
-
-    def _store(self, batches: Sequence[ReplayBatch]) -> None:
-        for batch in batches:
-            if batch.shard % self.shard.count != self.shard.rank or not batch.kept:
-                continue
-            columns = batch.fetch()
-            if columns is None:
-                if batch.buffer == "online":  # what is stored offline too was counted once
-                    self._lost_steps.append(sum(batch.kept))
-                continue
-            ring = self.replay.offline if batch.buffer == "offline" else self.replay.online
-            store_episodes(ring, columns, batch.kept, self.params, self.networks.frozen_features)
-
-    def stored(self) -> Stored:
-        """What the replay holds, and what was lost since this was last asked."""
-        lost = 0
-        while self._lost_steps:
-            lost += self._lost_steps.popleft()
-        return Stored(lost, len(self.replay.online), len(self.replay.offline))
 
     def fit_normalizer(self, state: Normalizer | None = None) -> None:
         """Take observation statistics from what the replay holds, of all learners.
@@ -221,7 +193,7 @@ class OffPolicyLearner(TorchLearner):
         return report
 
     def _store_work(self, work: Work) -> None:
-        self._store(work.batches)
+        self.write(work.batches)
         if work.residual_scale is not None:
             self.set_residual_scale(work.residual_scale)
 

@@ -12,11 +12,9 @@ from typing import Any
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
-from pld_ray.columns import INTERVENED
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import MANIFEST_FILE, MARK, CheckpointError, check_manifest, damaged
 from pld_ray.rollout.episode import EpisodeSummary
-from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.runs.layout import PROGRESS_FILE
 
 RECENT = 50  # episodes over which `train/...` metrics are taken
@@ -88,41 +86,27 @@ class Progress:
         """beta_t of the schedule at this moment."""
         return self.schedule.value(self.env_steps - self.collection_env_steps)
 
-    def count(self, batches: Sequence[EpisodeBatch], metrics: MetricsLogger) -> list[ReplayBatch]:
-        """Count batches of the runners; the update debt grows by what will be stored.
+    def count(
+        self,
+        episodes: Sequence[EpisodeSummary],
+        num_env_steps: int,
+        control_steps: int = 0,
+        late_steps: int = 0,
+    ) -> None:
+        """Count what a runner did: episodes that have ended, and steps, of a control rate too."""
+        self.env_steps += num_env_steps
+        self.control_steps += control_steps
+        self.late_steps += late_steps
+        self.episodes += len(episodes)
+        for episode in episodes:
+            self.intervention_steps += episode.intervention_steps
+            if episode.residual_acted and not episode.intervened:
+                self.schedule.on_episode(episode.success)
+        self.recent_episodes = [*self.recent_episodes, *episodes][-RECENT:]
 
-        Returns:
-            What the learners are to store.
-        """
-        feed = []
-        self.env_steps += sum(batch.num_env_steps for batch in batches)
-        for batch in batches:
-            self.episodes += len(batch.episodes)
-            self.control_steps += batch.control_steps
-            self.late_steps += batch.late_steps
-            for episode in batch.episodes:
-                self.intervention_steps += episode.intervention_steps
-                if episode.residual_acted and not episode.intervened:
-                    self.schedule.on_episode(episode.success)
-            self.recent_episodes = [*self.recent_episodes, *batch.episodes][-RECENT:]
-            stale = self._stale(batch, metrics)
-            share = ReplayBatch(
-                batch.columns, batch.episode_lengths, shard=self.next_shard, skip=stale
-            )
-            assisted = assisted_part(batch, self.next_shard)
-            if assisted.kept:
-                feed.append(assisted)
-            if share.kept:
-                feed.append(share)
-            self.next_shard += bool(share.kept or assisted.kept)
-            self.stored_steps += sum(share.kept)
-            self.update_debt += sum(share.kept) * self.utd
-        return feed
-
-    def _stale(self, batch: EpisodeBatch, metrics: MetricsLogger) -> list[int]:
-        """Which stored episodes are too old; their staleness, in updates, is logged."""
-        stored = [episode for episode in batch.episodes if episode.residual_acted]
-        staleness = [self.updates - episode.weights_updates for episode in stored]
+    def stale(self, episodes: Sequence[EpisodeSummary], metrics: MetricsLogger) -> list[int]:
+        """Which of these are too old to be stored; their staleness, in updates, is logged."""
+        staleness = [self.updates - episode.weights_updates for episode in episodes]
         for value in staleness:
             metrics.log_value("staleness_mean", value, reduce="mean", window=50)
             metrics.log_value("staleness_max", value, reduce="max", window=50)
@@ -131,6 +115,11 @@ class Progress:
         if stale:
             metrics.log_value("num_episodes_too_stale", len(stale), reduce="lifetime_sum")
         return stale
+
+    def owe(self, stored_steps: int) -> None:
+        """Steps go into the replay: the update debt grows."""
+        self.stored_steps += stored_steps
+        self.update_debt += stored_steps * self.utd
 
     def write_off(self, lost: int, metrics: MetricsLogger) -> None:
         """Take back steps that were counted and then died with their node: they are owed none."""
@@ -203,18 +192,6 @@ class Progress:
             setattr(self, name, state.get(name, 0))
         self.schedule.load_state_dict(state["schedule"])
         self.recent_episodes = [EpisodeSummary(**e) for e in state.get("recent_episodes", [])]
-
-
-def assisted_part(batch: EpisodeBatch, shard: int) -> ReplayBatch:
-    """The episodes in which a person acted, for the offline replay: only their rows start windows.
-
-    However old the weights that acted beside the person: what a person does is not theirs.
-    """
-    stored = [episode for episode in batch.episodes if episode.residual_acted]
-    autonomous = [k for k, episode in enumerate(stored) if not episode.intervened]
-    return ReplayBatch(
-        batch.columns, batch.episode_lengths, "offline", shard, starts=INTERVENED, skip=autonomous
-    )
 
 
 def read_progress(folder: pathlib.Path) -> dict[str, Any]:

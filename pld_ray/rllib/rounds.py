@@ -5,7 +5,6 @@ from __future__ import annotations
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
-from pld_ray.rollout.messages import EpisodeBatch
 
 
 class Rounds:
@@ -33,18 +32,11 @@ class Rounds:
         )
         if self.pipelined:
             self._update()
-            self._feed(self.runners.receive(request))
-        else:
-            self._feed(self.runners.receive(request))
+        self.runners.deliver(request, progress, self.learners)
+        if not self.pipelined:
             self._update()
         self.runners.publish(self.learners)
-        self.progress.published_updates = self.progress.updates
-
-    def _feed(self, batches: list[EpisodeBatch]) -> None:
-        """Columns to the learners by reference."""
-        metrics = self.runners.metrics
-        if feed := self.progress.count(batches, metrics):
-            self.progress.write_off(self.learners.store(feed), metrics)
+        progress.published_updates = progress.updates
 
     def _update(self) -> None:
         """Settle the debt: utd gradient steps per stored environment step, exactly."""

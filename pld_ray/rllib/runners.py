@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -15,13 +16,16 @@ from ray.rllib.utils import actor_manager
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, TIMERS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.columns import Columns
+from pld_ray.columns import INTERVENED, Columns
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.rllib.config import OffPolicyConfig
+from pld_ray.rllib.intake import fetch_columns
 from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.progress import Progress
 from pld_ray.rollout.messages import (
     EpisodeBatch,
     PublishedWeights,
+    ReplayBatch,
     SampleRequest,
     without_failures,
 )
@@ -113,6 +117,16 @@ class Runners:
         with self.metrics.log_time((TIMERS, "env_runner_sampling_timer")):
             batch = self.group.local_env_runner.sample_episodes(request)
         return self._aggregated([batch])
+
+    def gather(self, request: SampleRequest) -> list[EpisodeBatch]:
+        """`receive`, with the columns in this process; None where they died with their node."""
+        return [replace(b, columns=fetch_columns(b.columns)) for b in self.receive(request)]
+
+    def deliver(self, request: SampleRequest, progress: Progress, learners: Learners) -> None:
+        """Wait for what was requested, count it, and give the learners what is learnt from: of
+        remote runners by reference."""
+        if batches := to_store(self.receive(request), progress, self.metrics):
+            progress.write_off(learners.store(batches), self.metrics)
 
     def ask(self, request: SampleRequest) -> bool:
         """Send a request to every remote runner; whether one of them takes another one still."""
@@ -234,3 +248,26 @@ def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
         timeout_seconds=None,
     )
     return without_failures(replies)[0]
+
+
+def to_store(
+    batches: Sequence[EpisodeBatch], progress: Progress, metrics: MetricsLogger
+) -> list[ReplayBatch]:
+    """What the learners are to store of these batches; `progress` counts them, and the update debt
+    grows by what will be stored."""
+    feed = []
+    for batch in batches:
+        progress.count(batch.episodes, batch.num_env_steps, batch.control_steps, batch.late_steps)
+        stored = [episode for episode in batch.episodes if episode.residual_acted]
+        stale = progress.stale(stored, metrics)
+        lengths, shard = batch.episode_lengths, progress.next_shard
+        online = ReplayBatch(batch.columns, lengths, shard=shard, skip=stale)
+        # where a person acted, however old the weights beside them: what they do is not theirs
+        autonomous = [k for k, episode in enumerate(stored) if not episode.intervened]
+        assisted = ReplayBatch(
+            batch.columns, lengths, "offline", shard, starts=INTERVENED, skip=autonomous
+        )
+        feed += [part for part in (assisted, online) if part.kept]
+        progress.next_shard += bool(online.kept or assisted.kept)
+        progress.owe(sum(online.kept))
+    return feed

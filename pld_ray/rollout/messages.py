@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import ray
-
-from pld_ray.columns import START, Columns
 from pld_ray.errors import UserError
-from pld_ray.rollout.episode import EpisodeSummary, concatenate_episodes, split_episodes
+from pld_ray.rollout.episode import EpisodeSummary
 
 
 class EnvRunnerError(UserError, RuntimeError):
@@ -116,16 +113,6 @@ class ReplayBatch:
         """Lengths of the episodes that are to be stored."""
         return [n for k, n in enumerate(self.episode_lengths) if k not in self.skip]
 
-    def fetch(self) -> Columns | None:
-        """Rows of the episodes to be stored; None if they died with their runner's node."""
-        columns = fetch_columns(self.columns)
-        if columns is not None and self.starts is not None:
-            columns = {**columns, START: columns[self.starts]}
-        if columns is None or not self.skip:
-            return columns
-        episodes = split_episodes(columns, self.episode_lengths)
-        return concatenate_episodes([e for k, e in enumerate(episodes) if k not in self.skip])[0]
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -150,13 +137,3 @@ def without_failures[T](replies: Sequence[T | Failure]) -> list[T]:
             raise EnvRunnerError(f"an env runner cannot go on: {reply.message}")
         results.append(reply)
     return results
-
-
-def fetch_columns(columns: Any) -> Any:
-    """The columns behind a reference (or themselves); None if they died with their node."""
-    if not isinstance(columns, ray.ObjectRef):
-        return columns
-    try:
-        return ray.get(columns)
-    except (ray.exceptions.ObjectLostError, ray.exceptions.RayActorError):
-        return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pld_ray.columns import Columns
 from pld_ray.rollout.episode import EpisodeSummary, split_episodes
-from pld_ray.rollout.messages import EpisodeBatch, fetch_columns
+from pld_ray.rollout.messages import EpisodeBatch
 
 Ended = tuple[int, Columns, EpisodeSummary]
 """Number of the runner, the episode, what became of it."""
@@ -41,11 +41,10 @@ class StartOrder:
 
 
 def ended_episodes(batches: Sequence[EpisodeBatch]) -> Iterator[Ended]:
-    """The stored episodes of the runners' batches; what died with its node is left out."""
+    """The stored episodes of what was gathered; what died with its node is left out."""
     for runner, batch in enumerate(batches):
-        columns = fetch_columns(batch.columns)
-        if columns is None:  # others will be played
+        if batch.columns is None:  # others will be played
             continue
-        episodes = split_episodes(columns, batch.episode_lengths)
+        episodes = split_episodes(batch.columns, batch.episode_lengths)
         for episode, summary in zip(episodes, batch.episodes, strict=True):
             yield runner, episode, summary

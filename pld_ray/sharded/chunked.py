@@ -16,7 +16,6 @@ from pld_ray.algorithm.chunked.micro_batches import Dealing
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.chunked.optimizers import optimizer_rates, trained_parameters
 from pld_ray.algorithm.chunked.update import ChunkedUpdate, WindowReplay
-from pld_ray.algorithm.descent import Descent
 from pld_ray.algorithm.nonfinite import Batch
 from pld_ray.algorithm.optimizers import make_adams
 from pld_ray.config.acrlpd import ACRLPDParams
@@ -70,37 +69,6 @@ def make_optimizers(networks: ChunkedNetworks, params: ACRLPDParams) -> dict[str
     return make_adams(groups, optimizer_rates(groups, params), params.weight_decay)
 
 
-class ShardedDescent(Descent):
-    """As `Descent`; gradients are summed over all ranks, and each keeps those of what it holds."""
-
-    def __init__(self, *args: Any, ranks: Ranks) -> None:
-        super().__init__(*args)
-        self.ranks = ranks
-
-    def add(self, name: str, loss: Tensor) -> None:
-        """See `Descent.add`; FSDP puts gradients where the parameters are, and nowhere else."""
-        gradients, total = self._added.get(name, ([], torch.zeros_like(loss)))
-        if name not in self._added:
-            for parameter in self.parameters[name]:  # of the last update, or of another's loss
-                parameter.grad = None
-        loss.backward()
-        self._added[name] = gradients, total + loss.detach()
-
-    def apply(self, name: str, batch: Batch, update: int) -> None:
-        """See `Descent.apply`."""
-        parameters = self.parameters[name]
-        (total,) = self.ranks.sum([float(self._added.pop(name)[1])])
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        norm = sum_and_clip(parameters, self.grad_clip_norm or math.inf, self.ranks)
-        loss = norm.new_tensor(total)
-        self.checks.add(name, loss, norm, batch, update)
-        self.optimizers[name].step()
-        self.metrics.record(f"{name}_loss", loss)
-        self.metrics.record(f"{name}_grad_norm", norm)
-
-
 class ShardedUpdate(ChunkedUpdate):
     """`ChunkedUpdate`, whose micro-batches are dealt to the ranks; all make the same calls.
 
@@ -127,14 +95,30 @@ class ShardedUpdate(ChunkedUpdate):
         super().__init__(
             networks, optimizers, replay, params, seed, all_reduce=self._sum, dealing=dealing
         )
-        self.descent = ShardedDescent(
-            trained_parameters(networks),
-            optimizers,
-            params.grad_clip_norm,
-            self.checks,
-            self.metrics,
-            ranks=ranks,
-        )
+
+    def add(self, name: str, loss: Tensor) -> None:
+        """As elsewhere; FSDP puts gradients where the parameters are, and nowhere else."""
+        gradients, total = self._added.get(name, ([], torch.zeros_like(loss)))
+        if name not in self._added:
+            for parameter in self.trained[name]:  # of the last update, or of another's loss
+                parameter.grad = None
+        loss.backward()
+        self._added[name] = gradients, total + loss.detach()
+
+    def apply(self, name: str, batch: Batch) -> None:
+        """As elsewhere; gradients are summed over all ranks, and each keeps those of what it
+        holds."""
+        parameters = self.trained[name]
+        (total,) = self.ranks.sum([float(self._added.pop(name)[1])])
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        norm = sum_and_clip(parameters, self.params.grad_clip_norm or math.inf, self.ranks)
+        loss = norm.new_tensor(total)
+        self.checks.add(name, loss, norm, batch, self.updates)
+        self.optimizers[name].step()
+        self.metrics.record(f"{name}_loss", loss)
+        self.metrics.record(f"{name}_grad_norm", norm)
 
     def _sum(self, tensors: Sequence[Tensor]) -> None:
         for tensor, total in zip(tensors, self.ranks.sum([float(t) for t in tensors]), strict=True):

@@ -3,16 +3,16 @@
 import math
 
 from pld_ray.jobs.result_metrics import flatten_result, pool_figures
+from pld_ray.jobs.training_loop import learner_metrics
 
 
 def test_a_loss_that_is_not_finite_is_kept_to_be_counted_and_a_timer_without_a_value_is_not():
     learner = {"q_mean": math.nan, "alpha": 0.5, "critic_loss": math.inf}
-    row = flatten_result(
-        {
-            "learners": {"default_policy": learner, "__all_modules__": {"replay_online": 7}},
-            "timers": {"env_runner_sampling_timer": math.nan, "learner_update_timer": 0.25},
-        }
-    )
+    result = {
+        "learners": {"default_policy": learner, "__all_modules__": {"replay_online": 7}},
+        "timers": {"env_runner_sampling_timer": math.nan, "learner_update_timer": 0.25},
+    }
+    row = flatten_result(result) | learner_metrics(result)
     assert math.isnan(row.pop("learner/q_mean"))
     assert row == {
         "learner/alpha": 0.5,

@@ -19,6 +19,7 @@ from pld_ray.config.file import load_config
 from pld_ray.jobs.build import build_algorithm
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.jobs.result_metrics import flatten_result
+from pld_ray.jobs.training_loop import learner_metrics
 from pld_ray.registry import load_policy, register_policy
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.tracking.mlflow_record import sqlite_uri
@@ -44,7 +45,8 @@ def trained(tmp_path_factory, mlflow_server):
     tracker = open_tracker(config, run, preset="tabletop")
     algorithm = build_algorithm(config)
     while algorithm.updates < 40:
-        row = flatten_result(algorithm.train()) | {"updates": algorithm.updates}
+        result = algorithm.train()
+        row = flatten_result(result) | learner_metrics(result) | {"updates": algorithm.updates}
         tracker.log_metrics(row, algorithm.env_steps)
     for name in ("best", "final"):
         run.save_checkpoint(algorithm.save_checkpoint, name, {})

@@ -14,7 +14,9 @@ from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.files.manifest import write_manifest
 from pld_ray.rllib.collection import of_a_person
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.intake import fetch_episodes
 from pld_ray.rllib.progress import Progress, read_progress
+from pld_ray.rllib.runners import to_store
 from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.rollout.messages import EpisodeBatch
 
@@ -34,7 +36,7 @@ def counted(episodes, params=None, **counters):
     rows = sum(lengths) + len(lengths)
     columns = {"reward": np.arange(rows), "intervened": np.arange(rows) % 2 == 0}
     batch = EpisodeBatch(columns, lengths, list(episodes), sum(lengths))
-    return progress, progress.count([batch], MetricsLogger())
+    return progress, to_store([batch], progress, MetricsLogger())
 
 
 def test_an_assisted_episode_is_fed_twice_and_counted_once():
@@ -46,10 +48,10 @@ def test_an_assisted_episode_is_fed_twice_and_counted_once():
     assert offline.shard == online.shard
     assert progress.env_steps == progress.stored_steps == progress.update_debt == 7
     assert progress.intervention_steps == 2
-    rows = offline.fetch()
+    rows = fetch_episodes(offline)
     assert rows["reward"].tolist() == [4, 5, 6, 7, 8]
     assert rows["start"].tolist() == rows["intervened"].tolist()
-    assert "start" not in online.fetch()
+    assert "start" not in fetch_episodes(online)
 
 
 def test_what_a_person_did_is_never_too_stale():

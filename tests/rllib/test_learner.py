@@ -82,7 +82,7 @@ def test_episodes_go_to_their_ring_and_those_to_skip_do_not(learner):
 
 
 def test_steps_that_were_lost_on_the_way_are_told_once(learner, monkeypatch):
-    monkeypatch.setattr("pld_ray.rollout.messages.fetch_columns", lambda columns: None)
+    monkeypatch.setattr("pld_ray.rllib.intake.fetch_columns", lambda columns: None)
     assert learner.store([ReplayBatch(None, [5, 7], skip=[0])]).lost_steps == 7
     assert learner.stored().lost_steps == 0
 

@@ -12,7 +12,9 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.files.manifest import CheckpointError, write_manifest
+from pld_ray.rllib.intake import fetch_episodes
 from pld_ray.rllib.progress import Progress, read_progress
+from pld_ray.rllib.runners import to_store
 from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.rollout.messages import EpisodeBatch
 from pld_ray.runs.layout import PROGRESS_FILE
@@ -33,10 +35,10 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
     progress = make_progress(utd=0.5, max_staleness=100, updates=1000, **counters)
     episodes = [EpisodeSummary(True, 3, 0, weights_updates=n) for n in (899, 900)]
     metrics = MetricsLogger()
-    (fed,) = progress.count([batch_of(episodes)], metrics)
+    (fed,) = to_store([batch_of(episodes)], progress, metrics)
     assert fed.skip == [0]
     assert fed.kept == [3]
-    assert len(fed.fetch()["reward"]) == 4
+    assert len(fetch_episodes(fed)["reward"]) == 4
     gained = {name: getattr(progress, name) - before for name, before in counters.items()}
     assert gained == {"env_steps": 6, "episodes": 2, "stored_steps": 3, "update_debt": 1.5}
     assert metrics.peek("num_episodes_too_stale") == 1
@@ -51,7 +53,8 @@ def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():
     progress, metrics = make_progress(params, utd=1.0), MetricsLogger()
 
     def count(success, length, probe_steps, num):
-        progress.count([batch_of([EpisodeSummary(success, length, probe_steps)] * num)], metrics)
+        episodes = [EpisodeSummary(success, length, probe_steps)] * num
+        to_store([batch_of(episodes)], progress, metrics)
 
     count(True, length=3, probe_steps=3, num=20)  # the base policy's own successes
     assert progress.schedule.value(0) == 0.1
@@ -72,8 +75,8 @@ def test_late_steps_and_a_judge_that_errs_are_counted(tmp_path):
     verdicts = ((True, True), (True, False), (False, False), (False, None))
     episodes = [EpisodeSummary(s, 5, 0, true_success=true) for s, true in verdicts]
     timed = {"control_steps": 19, "late_steps": 2}
-    progress.count([replace(batch_of(episodes[:2]), **timed)], metrics)
-    progress.count([replace(batch_of(episodes[2:]), control_steps=1)], metrics)
+    to_store([replace(batch_of(episodes[:2]), **timed)], progress, metrics)
+    to_store([replace(batch_of(episodes[2:]), control_steps=1)], progress, metrics)
     progress.save(tmp_path)
     write_manifest(tmp_path)
     again = make_progress(utd=1.0)
@@ -97,7 +100,7 @@ def test_steps_that_died_with_their_node_are_owed_no_updates():
 
 def test_the_file_brings_every_counter_back_and_an_older_one_those_that_it_has(tmp_path):
     progress = make_progress(utd=2.0, phase="online", iteration=3, updates=7, next_shard=5)
-    progress.count([batch_of([EpisodeSummary(True, 8, 3)])], MetricsLogger())
+    to_store([batch_of([EpisodeSummary(True, 8, 3)])], progress, MetricsLogger())
     progress.save(tmp_path)
     write_manifest(tmp_path)
     saved = read_progress(tmp_path)

@@ -152,9 +152,9 @@ class ChunkedUpdate(ChunkedObjective):
             self.draw_for(part.number, "critic")
             self.observe(part, keeps=len(parts) == 1)
             loss = self.critic_loss(part, weight, total)
-            self.descent.add("critic", self.params.critic_weight * loss)
+            self.add("critic", self.params.critic_weight * loss)
             part.x = part.features.detach()
-        self.descent.apply("critic", parts[0].batch, self.updates)
+        self.apply("critic", parts[0].batch)
 
     def update_actor(self, parts: Sequence[MicroBatch]) -> None:
         """L_BC: clone what may be cloned; and L_A of `bptt` and `sac`: climb the online critics."""
@@ -170,15 +170,15 @@ class ChunkedUpdate(ChunkedObjective):
             if params.improvement in ("bptt", "sac"):
                 climbing, log_prob = self.climb(part)
                 loss = loss + params.actor_weight * part.share * climbing
-            self.descent.add(networks.actor.kind, loss)
+            self.add(networks.actor.kind, loss)
             self.record(part, "positive_share", weight.amax(1).mean())
             if log_prob is not None and networks.log_alpha is not None:
-                self.descent.add("temperature", part.share * self.temperature_loss(part, log_prob))
+                self.add("temperature", part.share * self.temperature_loss(part, log_prob))
             kept = isinstance(part.observation, Tensor)
             part.observation = part.observation.detach() if kept else None
-        self.descent.apply(networks.actor.kind, parts[0].batch, self.updates)
+        self.apply(networks.actor.kind, parts[0].batch)
         if networks.log_alpha is not None:
-            self.descent.apply("temperature", parts[0].batch, self.updates)
+            self.apply("temperature", parts[0].batch)
             self.metrics.record("temperature", networks.log_alpha.detach().exp())
 
     def update_one_step(self, parts: Sequence[MicroBatch]) -> None:
@@ -186,8 +186,8 @@ class ChunkedUpdate(ChunkedObjective):
         for part in parts:
             self.draw_for(part.number, "one_step")
             loss = self.params.actor_weight * part.share * self.distill_loss(part)
-            self.descent.add("one_step", loss)
-        self.descent.apply("one_step", parts[0].batch, self.updates)
+            self.add("one_step", loss)
+        self.apply("one_step", parts[0].batch)
 
     def update_average(self) -> None:
         """theta_bar <- beta theta_bar + (1 - beta) theta."""

@@ -223,6 +223,7 @@ class ResidualSACUpdate(GradientSteps):
             executed = networks.decompose(base_action, batch["action"])
             imitation = losses.imitation_loss(delta[0], executed, batch[SUCCEEDED])
             loss = loss + params.success_imitation * imitation
+        # the loss passes through the critics without leaving a gradient on them
         self.descend("actor", loss, batch)
         log_prob = log_prob[0].detach()
         self.metrics.record("q_policy", q.detach())
@@ -283,8 +284,3 @@ class ResidualSACUpdate(GradientSteps):
         """(4), (9): what would be executed; a discrete gripper's dimension is 0."""
         action = self.networks.compose(base_action, delta)
         return action * self.networks.gripper_mask if self.discrete else action
-
-    def descend(self, name: str, loss: Tensor, batch: Batch) -> None:
-        """One optimiser step on the parameters of `name` alone, checked and clipped."""
-        # the actor's loss passes through the critics without leaving a gradient on them
-        self.descent.step(name, loss, batch, self.updates)

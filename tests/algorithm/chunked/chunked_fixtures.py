@@ -9,9 +9,10 @@ import torch
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.chunked.optimizers import make_optimizers
 from pld_ray.algorithm.chunked.update import ChunkedUpdate
-from pld_ray.algorithm.stored_columns import make_replay, replay_schema, with_features
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.replay import ChunkRing
+from pld_ray.rllib.intake import with_features
 
 D, A, H, SIZE = 4, 2, 3, 40
 CAMERA = "observation.images.image"

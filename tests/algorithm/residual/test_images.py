@@ -8,11 +8,12 @@ from update_fixtures import make_params
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
-from pld_ray.algorithm.stored_columns import make_replay, replay_schema, with_features
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks.augmentation import random_shift
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.replay import ReplayFileError
+from pld_ray.rllib.intake import with_features
 
 SIZE, ACT = 48, 3
 CAMERAS = ("observation.images.image", "observation.images.image2")

@@ -225,10 +225,10 @@ def test_actor_and_temperature_wait_for_their_turn():
 def test_the_actor_step_leaves_no_gradient_on_the_critics():
     update = make_update()
     update.run(1)
-    gradients = [p.grad.clone() for p in update.descent.parameters["critic"]]
+    gradients = [p.grad.clone() for p in update.trained["critic"]]
     batch = update.replay.sample(BATCH, 2, 0.98)
     update.update_actor(batch, update.networks.normalizer(batch["observation"]))
-    for parameter, gradient in zip(update.descent.parameters["critic"], gradients, strict=True):
+    for parameter, gradient in zip(update.trained["critic"], gradients, strict=True):
         assert torch.equal(parameter.grad, gradient)
 
 
@@ -257,7 +257,7 @@ def test_gradient_clipping_limits_what_the_optimizer_sees():
     figures = update.run(1)
     for name in ("critic", "actor"):
         assert figures[f"{name}_grad_norm"] > 1e-3
-        norms = torch.stack([p.grad.norm() for p in update.descent.parameters[name]])
+        norms = torch.stack([p.grad.norm() for p in update.trained[name]])
         assert norms.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 

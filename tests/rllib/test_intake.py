@@ -7,13 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
-from pld_ray.algorithm.stored_columns import (
-    make_replay,
-    of_successes,
-    replay_schema,
-    store_episodes,
-)
+from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.rllib.intake import of_successes, store_episodes
 
 episodes = st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=5)
 
