@@ -22,6 +22,12 @@ from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
 from pld_ray.options import as_type, fields_of, fits, from_text, shown, unfit, without_none
 from pld_ray.options.declare import Field
 
+RETIRED: dict[str, Any] = {
+    "evaluation.at_final_scale": False,
+    "algorithm.learning_rate_shares": {},
+}
+"""Options that are gone, and with which value they did nothing: a stored run may name them so."""
+
 
 def load_config(config_class: type, args: list[str]) -> Any:
     """Parse flags, `--config_path` included, into `config_class`; flags win over the file.
@@ -87,8 +93,10 @@ def decoded(config_class: Any, mapping: Any, known: list[str], where: str, prefi
     if not isinstance(mapping, Mapping):
         name = prefix.removesuffix(".") or "a configuration"
         raise ConfigError(f"{where}{name}={shown(mapping)}: must be a mapping of its keys")
-    for key in mapping:
-        check_key(f"{prefix}{key}", known, f"{where}key ")
+    for key, value in mapping.items():
+        name = f"{prefix}{key}"
+        if name not in RETIRED or value != RETIRED[name]:
+            check_key(name, known, f"{where}key ")
     values: dict[str, Any] = {}
     for field in fields_of(config_class):
         if "." in field.key or field.key not in mapping:

@@ -58,12 +58,6 @@ class FinetuneParams:
     learning_rate: float | None = option(
         None, "Highest one; None is the policy's own preset.", within="(0, 1]"
     )
-    learning_rate_shares: dict[str, float] = option(
-        {},
-        "Parameters whose names begin with such a prefix learn at this share of the learning rate, "
-        "as with `{model.backbone: 0.1}`; the longest prefix counts. Experimental.",
-        within="(0, 100]",
-    )
     warmup_updates: int = option(
         100, "Updates over which the learning rate rises from 0.", within="[0, 1e9]"
     )

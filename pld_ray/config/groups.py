@@ -193,9 +193,6 @@ class EvaluationConfig:
         "Rollout processes that evaluate while training goes on; 0 evaluates on the training ones.",
         within="[0, 4096]",
     )
-    at_final_scale: bool = option(
-        False, "Evaluate at the schedule's final beta too, while training is at a smaller one."
-    )
     held_states: int = option(
         100,
         "Held init states on which base and base + residual are compared at the end.",

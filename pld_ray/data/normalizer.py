@@ -1,10 +1,10 @@
-"""States and actions by the statistics of `pld-ray norm-stats`: arrays and tensors."""
+"""States and actions by the statistics of `pld-ray norm-stats`."""
 
 from __future__ import annotations
 
 import math
 import pathlib
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from pld_ray.columns import VECTOR_KEYS
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.data.errors import DataError
 from pld_ray.data.norm_stats import EPSILON, NormStats, read_norm_stats
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Mode = Literal["zscore", "quantile"]
 STATE = VECTOR_KEYS[0]
@@ -88,20 +85,3 @@ class Normalizer:
                 f"{', '.join(wanted.observations)}: leave norm_stats out"
             )
         return cls.read(path, "state", math.prod(shape), mode)
-
-    def normalize[X: (np.ndarray, Tensor)](self, x: X) -> X:
-        """Of floating x [..., D], in its precision and on its device."""
-        center, scale = self._like(x)
-        return (x - center) / scale
-
-    def unnormalize[X: (np.ndarray, Tensor)](self, x: X) -> X:
-        """The inverse of `normalize`."""
-        center, scale = self._like(x)
-        return x * scale + center
-
-    def _like[X: (np.ndarray, Tensor)](self, x: X) -> tuple[X, X]:
-        if x.shape[-1:] != self.center.shape:
-            raise ValueError(f"x has shape {tuple(x.shape)}, need [..., {self.center.size}]")
-        if isinstance(x, np.ndarray):
-            return self.center.astype(x.dtype), self.scale.astype(x.dtype)
-        return x.new_tensor(self.center), x.new_tensor(self.scale)

@@ -21,7 +21,6 @@ from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import (
     LEARNER_KEYS,
     flatten_result,
-    is_number,
     pool_figures,
     record_initialization,
 )
@@ -239,9 +238,7 @@ class TrainingLoop:
             else:
                 self.save(CANDIDATE)
                 self._evaluated_at = self.algorithm.env_steps
-                self.evaluation = self.algorithm.start_validation(
-                    self.validation_states, self.config.evaluation.at_final_scale
-                )
+                self.evaluation = self.algorithm.start_validation(self.validation_states)
         if self.evaluation is None:
             return {}
         if ended or self.config.evaluation.num_env_runners == 0:
@@ -253,9 +250,9 @@ class TrainingLoop:
         if results is None:
             return {}
         self.evaluation = None
-        metrics = {f"eval/{name}_success": success_rate(e) for name, e in results.items()}
-        metrics["eval/n_episodes"] = len(self.validation_states)
-        success = metrics["eval/residual_success"]
+        success = success_rate(results["residual"])
+        n_episodes = len(self.validation_states)
+        metrics = {"eval/residual_success": success, "eval/n_episodes": n_episodes}
         if success >= self.state.best_success:
             self.state.best_success = success
             self.run_dir.rename_checkpoint(CANDIDATE, "best")
@@ -342,10 +339,9 @@ class TrainingLoop:
 
 
 def learner_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """`learner/...` of an RLlib result; one that is not finite stays, to be counted in the
-    journal."""
+    """`learner/...` of an RLlib result; one that is not finite stays: the journal counts it."""
     found = result.get("learners", {}).get("default_policy", {})
-    return {f"learner/{k}": float(found[k]) for k in LEARNER_KEYS if is_number(found.get(k))}
+    return {f"learner/{k}": float(found[k]) for k in LEARNER_KEYS if k in found}
 
 
 def show(progress: TrainProgress | None, **changes: Any) -> None:

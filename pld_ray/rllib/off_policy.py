@@ -207,18 +207,10 @@ class OffPolicy(Algorithm):
         residual = {"residual": Contestant(residual_scale=residual_scale)}
         return self.start_evaluation(init_state_ids, residual).wait()["residual"]
 
-    def start_validation(self, init_state_ids: list[int], at_final_scale: bool) -> Evaluation:
-        """Base + residual at the beta in force and, if asked for, at the schedule's final one too.
-
-        Returns:
-            An evaluation of `residual` and, where the two differ, of `final_scale`.
-        """
-        scales = {"residual": self.residual_scale}
-        final = self.progress.schedule.params.residual_scale
-        if at_final_scale and final != self.residual_scale:
-            scales["final_scale"] = final
-        contestants = {name: Contestant(residual_scale=scale) for name, scale in scales.items()}
-        return self.start_evaluation(init_state_ids, contestants)
+    def start_validation(self, init_state_ids: list[int]) -> Evaluation:
+        """An evaluation of `residual`: base + residual at the beta in force."""
+        residual = {"residual": Contestant(residual_scale=self.residual_scale)}
+        return self.start_evaluation(init_state_ids, residual)
 
     def start_evaluation(
         self, init_state_ids: list[int], contestants: Mapping[str, Contestant]

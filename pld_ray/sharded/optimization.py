@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneParams
 
 
@@ -23,9 +22,6 @@ def make_optimizer(policy: Any, params: FinetuneParams) -> tuple[torch.optim.Opt
 
     Returns:
         The optimiser over all that asks for a gradient, and the greatest norm of a gradient.
-
-    Raises:
-        ConfigError: `learning_rate_shares` names no parameter.
     """
     preset = policy.config.get_optimizer_preset()
     given = {
@@ -34,44 +30,13 @@ def make_optimizer(policy: Any, params: FinetuneParams) -> tuple[torch.optim.Opt
         "grad_clip_norm": params.grad_clip_norm,
     }
     preset = dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})
-    shares = learning_rate_shares(policy, params.learning_rate_shares)
     groups = []
     for group in parameter_groups(policy.get_optim_params()):
-        base = preset.lr if params.learning_rate is not None else group.get("lr", preset.lr)
+        rate = preset.lr if params.learning_rate is not None else group.get("lr", preset.lr)
         kept = [parameter for parameter in group["params"] if parameter.requires_grad]
-        for share in dict.fromkeys(shares[parameter] for parameter in kept):
-            learning = [parameter for parameter in kept if shares[parameter] == share]
-            rate = base * share
-            groups.append({**group, "params": learning, "lr": rate, "initial_lr": rate})
+        if kept:
+            groups.append({**group, "params": kept, "lr": rate, "initial_lr": rate})
     return preset.build(groups), float(preset.grad_clip_norm)
-
-
-def learning_rate_shares(
-    policy: torch.nn.Module, by_prefix: Mapping[str, float]
-) -> dict[torch.nn.Parameter, float]:
-    """Of each parameter, what the longest prefix of its name says; otherwise 1."""
-    shares = dict.fromkeys(policy.parameters(), 1.0)
-    for prefix in sorted(by_prefix, key=len):
-        option = "algorithm.learning_rate_shares"
-        found = parameters_named(policy, prefix, option)
-        shares |= dict.fromkeys(found, by_prefix[prefix])
-    return shares
-
-
-def parameters_named(policy: torch.nn.Module, prefix: str, option: str) -> list[torch.nn.Parameter]:
-    """Those whose names begin with a prefix.
-
-    Raises:
-        ConfigError: none does; `option` is what named it.
-    """
-    parameters = dict(policy.named_parameters())
-    if found := [value for name, value in parameters.items() if name.startswith(prefix)]:
-        return found
-    tops = sorted({".".join(name.split(".")[:2]) for name in parameters})
-    raise ConfigError(
-        f"{option}: no parameter's name begins with {prefix!r}; they begin with "
-        f"{', '.join(tops[:12])}"
-    )
 
 
 def parameter_groups(given: Any) -> list[dict[str, Any]]:

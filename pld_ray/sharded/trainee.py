@@ -18,7 +18,6 @@ from pld_ray.policies.lerobot_names import environment_names, needed_features
 from pld_ray.policies.lerobot_network import distinct_names, load_config, load_trainable_network
 from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
 from pld_ray.sharded.activations import has_own_checkpointing
-from pld_ray.sharded.optimization import parameters_named
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,16 @@ def freeze(policy: torch.nn.Module, prefixes: list[str]) -> None:
     Raises:
         ConfigError: one begins no name, or nothing is left to train.
     """
+    parameters = dict(policy.named_parameters())
     for prefix in prefixes:
-        for parameter in parameters_named(policy, prefix, "algorithm.freeze"):
+        found = [value for name, value in parameters.items() if name.startswith(prefix)]
+        if not found:
+            tops = sorted({".".join(name.split(".")[:2]) for name in parameters})
+            raise ConfigError(
+                f"algorithm.freeze: no parameter's name begins with {prefix!r}; they begin with "
+                f"{', '.join(tops[:12])}"
+            )
+        for parameter in found:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in policy.parameters()):
         raise ConfigError("algorithm.freeze leaves nothing to train: take a prefix out")

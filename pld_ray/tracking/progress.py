@@ -126,13 +126,6 @@ class TrainProgress:
             if due or self.state.phase != before.phase:
                 self._print_line()
 
-    def message(self, text: str) -> None:
-        """Print a line above the display."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
-        else:
-            print(text, file=self._stream or sys.stdout, flush=True)
-
     # --- figures ---------------------------------------------------------------------------------
 
     @property

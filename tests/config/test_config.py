@@ -29,6 +29,19 @@ def test_flags_win_over_the_file(tmp_path):
     assert (config.algorithm.utd, config.algorithm.n_step, config.seed) == (3, 1, 7)
 
 
+def test_an_option_that_is_gone_is_read_where_it_did_nothing_and_refused_elsewhere(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_config(TrainConfig()) + "\n")
+    stored = path.read_text().replace("evaluation:\n", "evaluation:\n  at_final_scale: false\n")
+    path.write_text(stored)
+    assert load_config(TrainConfig, [f"--config_path={path}"]) == TrainConfig()
+    path.write_text(stored.replace("at_final_scale: false", "at_final_scale: true"))
+    with pytest.raises(ConfigError, match=r"config\.yaml: key evaluation\.at_final_scale does not"):
+        load_config(TrainConfig, [f"--config_path={path}"])
+    with pytest.raises(ConfigError, match=r"evaluation\.at_final_scale does not exist"):
+        load_config(TrainConfig, ["--evaluation.at_final_scale=false"])
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -117,21 +117,6 @@ def test_frozen_parameters_stay(windows):
         trainer(dataclasses.replace(PARAMS, freeze=["encoder"]))
 
 
-def test_a_prefix_learns_at_its_share_of_the_learning_rate(windows):
-    shares = {"model.encoder": 0.1, "model.encoder.layers.0.linear1": 2.0}
-    ours = trainer(dataclasses.replace(PARAMS, learning_rate_shares=shares, weight_decay=0.0))
-    before = weights(ours)
-    run(ours, windows, 1)
-    # the first step of AdamW is the learning rate in each direction
-    steps = {n: float((v - before[n]).abs().max()) for n, v in weights(ours).items()}
-    rate = 1e-3 * 0.5
-    assert steps["model.encoder.layers.0.linear1.weight"] == pytest.approx(2 * rate, rel=1e-2)
-    assert steps["model.encoder.layers.0.linear2.weight"] == pytest.approx(0.1 * rate, rel=1e-2)
-    assert steps["model.action_head.weight"] == pytest.approx(rate, rel=1e-2)
-    with pytest.raises(ConfigError, match="shares: no parameter's name begins with 'encoder'"):
-        trainer(dataclasses.replace(PARAMS, learning_rate_shares={"encoder": 0.5}))
-
-
 def test_the_average_by_hand():
     mean, value = torch.tensor([0.0]), torch.tensor([1.0])
     average = moving_average(0.9)
