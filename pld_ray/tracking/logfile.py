@@ -29,7 +29,7 @@ class _ConsoleHandler(logging.StreamHandler):
         return sys.stderr
 
 
-def setup_logging(run_dir: str | os.PathLike[str], level: int = logging.INFO) -> logging.Logger:
+def setup_logging(run_dir: str | os.PathLike[str]) -> logging.Logger:
     """Send the logger `pld_ray` to `<run_dir>/train.log`, appending, and warnings to stderr too.
 
     Calling it again, for the same or another run of the process, replaces the earlier file.
@@ -51,7 +51,7 @@ def setup_logging(run_dir: str | os.PathLike[str], level: int = logging.INFO) ->
 
     close_logging()
     logger = logging.getLogger(LOGGER)
-    logger.setLevel(level)
+    logger.setLevel(logging.INFO)
     logger.propagate = False  # a handler of the root logger would print every line over the display
     logger.addHandler(to_file)
     logger.addHandler(console)

@@ -31,6 +31,8 @@ log = logging.getLogger("pld_ray.tracking")
 REQUEST_TIMEOUT_S = 30
 PATIENCE_S = 10.0
 """Seconds that sending goes on while nothing but errors comes back."""
+SEND_LEFT_S = 3600.0
+"""Seconds that `send_left` takes at most."""
 
 
 class Sending:
@@ -122,15 +124,12 @@ class SendReport:
     num_left: int
 
 
-def send_left(
-    run_dir: str | os.PathLike[str], tracking_uri: str | None = None, budget_s: float = 3600.0
-) -> SendReport:
+def send_left(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) -> SendReport:
     """Send what a run left behind when it ended without its MLflow server.
 
     Args:
         run_dir: folder of the run; it must not be running.
         tracking_uri: where the store is now; None is where it was.
-        budget_s: seconds at most.
 
     Raises:
         FileNotFoundError: the folder has no MLflow run.
@@ -158,7 +157,7 @@ def send_left(
     found = outbox.num_pending()
     sending = Sending(outbox, folder, uri)
     try:
-        sending.drain(budget_s, PATIENCE_S)
+        sending.drain(SEND_LEFT_S, PATIENCE_S)
     finally:
         sending.close(lock)
     left = outbox.num_pending()
