@@ -24,6 +24,7 @@ from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rollout.messages import (
     EpisodeBatch,
+    Failure,
     PublishedWeights,
     ReplayBatch,
     SampleRequest,
@@ -145,10 +146,13 @@ class Runners:
         """
         with self.metrics.log_time((TIMERS, "env_runner_sampling_timer")):
             ready = self.group.fetch_ready_async_reqs(tags=TAG, timeout_seconds=timeout_s)
-        batches: list[EpisodeBatch] = without_failures(
-            [batch for _, batch in sorted(ready, key=lambda item: item[0])]
-        )
-        return self._aggregated([b for b in batches if b.generation == generation])
+        batches = []
+        for _, reply in sorted(ready, key=lambda item: item[0]):
+            if isinstance(reply, Failure):
+                raise reply.error()
+            if reply.generation == generation:
+                batches.append(reply)
+        return self._aggregated(batches)
 
     @property
     def num_in_flight(self) -> int:

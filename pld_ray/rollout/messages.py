@@ -128,12 +128,16 @@ class Failure:
         file = pathlib.Path(where.filename).name
         return cls(f"{type(error).__name__}: {error} ({file}:{where.lineno})")
 
+    def error(self) -> EnvRunnerError:
+        """What is raised for it, where the result was waited for."""
+        return EnvRunnerError(f"an env runner cannot go on: {self.message}")
+
 
 def without_failures[T](replies: Sequence[T | Failure]) -> list[T]:
     """The replies; EnvRunnerError if one of them is a failure."""
     results: list[T] = []
     for reply in replies:
         if isinstance(reply, Failure):
-            raise EnvRunnerError(f"an env runner cannot go on: {reply.message}")
+            raise reply.error()
         results.append(reply)
     return results

@@ -43,7 +43,7 @@ def test_every_run_is_listed_with_its_state(outputs):
     assert states(outputs) == {
         "finished": "finished",
         "interrupted": "interrupted",
-        "failed": "interrupted",
+        "failed": "failed",
         "deep/never": "never started",
         "sweep": "finished",
     }
