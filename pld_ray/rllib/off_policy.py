@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -307,10 +306,7 @@ class OffPolicy(Algorithm):
             self.asynchronous.drain()
 
     def cleanup(self) -> None:
-        with contextlib.ExitStack() as stack:
-            if factory.is_robot(self.config.env_config):  # RLlib would wait for its person
-                groups = self.env_runner_group, self.eval_env_runner_group
-                stack.enter_context(busy_ones_ended(*groups))
+        with busy_ones_ended(self.env_runner_group, self.eval_env_runner_group):
             super().cleanup()
         if self.base_policy_pool is not None:
             self.base_policy_pool.stop()

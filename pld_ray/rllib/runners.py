@@ -216,6 +216,7 @@ class Runners:
 def busy_ones_ended(*groups: EnvRunnerGroup | None) -> Iterator[None]:
     """Remote runners that are still busy after `STOP_S` are ended as they are: RLlib waits for what
     they were asked for, and that may wait for a person."""
+
     manager = logging.getLogger(actor_manager.__name__)
     level = manager.level
 
