@@ -17,6 +17,7 @@ from pld_ray.config.file import load_config
 from pld_ray.data.dataset import open_datasets
 from pld_ray.jobs.cluster import alive_nodes, check_cluster
 from pld_ray.rllib import ResidualSACConfig
+from pld_ray.rllib.intake import fetch_episodes
 from pld_ray.runs.journal import read_history
 
 AT_THE_ROBOT = ["--runners.num_env_runners=1", "--placement.env_runner={robot: 1}"]
@@ -32,7 +33,7 @@ class Seen:
 
     def __call__(self, batches):
         for batch in batches:
-            if batch.buffer != "online" or (columns := batch.fetch()) is None:
+            if batch.buffer != "online" or (columns := fetch_episodes(batch)) is None:
                 continue
             first = 0
             for length in batch.kept:

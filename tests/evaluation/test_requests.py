@@ -89,7 +89,7 @@ def test_the_states_of_a_runner_that_dies_are_played_by_the_other(algorithm):
 def test_a_film_shows_both_episodes_side_by_side_until_the_longer_one_ends(algorithm, tmp_path):
     import av
 
-    film, _ = algorithm.eval_env_runner_group.foreach_env_runner(
+    film, *_ = algorithm.eval_env_runner_group.foreach_env_runner(
         lambda runner: film_init_state(
             runner.config.env, factory.for_evaluation(runner.config.env_config), 4, runner._act
         ),
