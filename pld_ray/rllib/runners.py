@@ -216,16 +216,18 @@ class Runners:
 def busy_ones_ended(*groups: EnvRunnerGroup | None) -> Iterator[None]:
     """Remote runners that are still busy after `STOP_S` are ended as they are: RLlib waits for what
     they were asked for, and that may wait for a person."""
-
     manager = logging.getLogger(actor_manager.__name__)
     level = manager.level
 
     def end() -> None:
+        present = [group._worker_manager.actors() for group in groups if group is not None]
+        busy = [runner for actors in present for runner in actors.values()]
+        if not busy:  # it is something else that takes its time
+            return
         log.warning("an env runner is busy still, and ended as it is")
         manager.setLevel(logging.CRITICAL)  # to RLlib that is an error
-        for group in groups:
-            for runner in group._worker_manager.actors().values() if group is not None else ():
-                ray.kill(runner)
+        for runner in busy:
+            ray.kill(runner)
 
     patience = threading.Timer(STOP_S, end)
     patience.daemon = True

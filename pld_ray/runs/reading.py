@@ -16,10 +16,13 @@ from pld_ray.runs.status import (
     RUNNING,
     Status,
     is_held,
+    one_line,
     read_status,
 )
 
 NEVER_STARTED = "never started"
+OLD_FAILURE_FILE = "failure.txt"
+"""In which trials of releases without `status.json` said why they failed."""
 
 
 @dataclass
@@ -50,6 +53,9 @@ def old_status(folder: pathlib.Path, summary: dict[str, Any]) -> Status:
         return Status(RUNNING)
     if "residual_success" in summary:
         return Status(FINISHED)
+    note = folder / OLD_FAILURE_FILE
+    if note.is_file():
+        return Status(FAILED, one_line(note.read_text(errors="replace")) or "no reason given")
     return Status(INTERRUPTED)
 
 

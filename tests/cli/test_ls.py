@@ -111,13 +111,16 @@ def test_a_run_that_failed_and_was_resumed_has_not_failed(outputs):
 def test_runs_of_releases_that_wrote_no_status_are_listed(outputs):
     for path in outputs.rglob("status.json"):
         path.unlink()
+    (outputs / "failed" / "failure.txt").write_text("ValueError: no such thing\nat line 3")
     assert states(outputs) == {
         "finished": "finished",
         "interrupted": "interrupted",
-        "failed": "interrupted",
+        "failed": "failed",
         "deep/never": "never started",
         "sweep": "finished",
     }
+    (failed,) = [row for row in list_folder(outputs) if row.state == "failed"]
+    assert failed.reason == "ValueError: no such thing"
     state = json.dumps({"state": "running", "num_trials": 3})
     (outputs / "sweep" / "sweep.json").write_text(state)
     assert states(outputs)["sweep"] == "interrupted"
