@@ -7,9 +7,11 @@ process in short turns by turns, and each figure is a median over turns.
     python experiments/benchmarks/chunked.py --json
 
 - `updates_vs_bare`: our updates per second over the bare loop's. The bar is 0.9.
-- `vs_qc`: ours over those of ColinQiyangLi/qc on JAX, same shapes, one core each by turns; the bar
-  is 1.0. Null without `--qc_repo=DIR` (a checkout of it) and `--qc_python=BIN` (a Python with jax,
-  flax, optax, distrax and ml_collections).
+- `vs_qc`: ours over those of ColinQiyangLi/qc on JAX, same shapes, one core each by turns, both
+  drawing each batch from as many rows; the bar is 1.0. Null without `--qc_repo=DIR` (a checkout of
+  it) and `--qc_python=BIN` (a Python with jax, flax, optax, distrax and ml_collections).
+- `vs_qc_given_batch`: where theirs learn from one batch that is already drawn.
+- `vs_qc_auto`: with `precision: auto`, bfloat16 where the CPU has it; theirs stay float32.
 - `candidates_speedup`: 32 chunks of a small SmolVLA with a prefix each, over those with one prefix;
   the bar is 5.
 - `peak_memory_ratio`: most bytes alive in its online training, over parameters, optimiser and one
@@ -59,22 +61,29 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    ours, bare = pld_ray_loop(), bare_loop()
+    ours, bare = pld_ray_loop("float32"), bare_loop()
+    ours_auto = pld_ray_loop("auto")
     qc = qc_loop(arguments.qc_python, arguments.qc_repo) if arguments.qc_repo else None
-    ratios, rates, against_qc = [], [], []
+    ratios, rates = [], []
+    against_qc: dict[str, list[float]] = {"drawn": [], "given": [], "auto": []}
     for _ in range(arguments.turns):
         own, other = seconds(ours, arguments.updates), seconds(bare, arguments.updates)
         ratios.append(other / own)
         rates.append(arguments.updates / own)
         if qc is not None:
-            against_qc.append(qc(arguments.updates) / own)
+            drawn = qc(arguments.updates, "drawn")
+            against_qc["drawn"].append(drawn / own)
+            against_qc["given"].append(qc(arguments.updates, "given") / own)
+            against_qc["auto"].append(drawn / seconds(ours_auto, arguments.updates))
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
     import chunked_vla
 
     result = {
         "updates_vs_bare": round(statistics.median(ratios), 3),
         "updates_per_s": round(statistics.median(rates), 1),
-        "vs_qc": round(statistics.median(against_qc), 3) if against_qc else None,
+        "vs_qc": median_or_none(against_qc["drawn"]),
+        "vs_qc_given_batch": median_or_none(against_qc["given"]),
+        "vs_qc_auto": median_or_none(against_qc["auto"]),
         **{name: round(value, 3) for name, value in chunked_vla.measure(arguments.turns).items()},
     }
     if arguments.json:
@@ -85,9 +94,16 @@ def main() -> None:
     print(f"bars: {BARS}")
 
 
-def qc_loop(python: str | None, repository: str) -> Callable[[int], float]:
-    """Seconds of so many updates of ColinQiyangLi/qc, in a process of its own."""
+def median_or_none(values: list[float]) -> float | None:
+    """The median, if there is one."""
+    return round(statistics.median(values), 3) if values else None
+
+
+def qc_loop(python: str | None, repository: str) -> Callable[[int, str], float]:
+    """Seconds of so many updates of ColinQiyangLi/qc, in a process of its own; see there."""
     shapes = {
+        "rows": 2 * EPISODES * EPISODE_LENGTH,
+        "episode_length": EPISODE_LENGTH,
         "batch": BATCH,
         "observation": OBSERVATION_DIM,
         "action": ACTION_DIM,
@@ -114,14 +130,15 @@ def qc_loop(python: str | None, repository: str) -> Callable[[int], float]:
         text=True,
     )
 
-    def run(number: int) -> float:
+    def run(number: int, kind: str) -> float:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(f"{number}\n")
+        process.stdin.write(f"{number} {kind}\n")
         process.stdin.flush()
         return float(process.stdout.readline())
 
-    run(2)  # compiles
+    for kind in ("drawn", "given"):
+        run(2, kind)  # compiles
     return run
 
 
@@ -132,7 +149,7 @@ def seconds(update: Callable[[int], object], number: int) -> float:
     return time.perf_counter() - began
 
 
-def pld_ray_loop() -> Callable[[int], object]:
+def pld_ray_loop(precision: str) -> Callable[[int], object]:
     """`ChunkedUpdate` on a `SymmetricReplay`."""
     params = ACRLPDParams(
         horizon=HORIZON,
@@ -143,6 +160,7 @@ def pld_ray_loop() -> Callable[[int], object]:
         target_candidates=CANDIDATES,
         flow_steps=FLOW_STEPS,
         critic_atoms=1,
+        precision=precision,
         bc_episodes="all",
         positive_share=0.0,
     )

@@ -116,8 +116,8 @@ class LearnerParams:
     )
     precision: Literal["float32", "bfloat16", "auto"] = option(
         "float32",
-        "Of the critics' matrix products; parameters, losses and targets are float32 always. "
-        "`auto` is bfloat16 where the machine has instructions for it.",
+        "Of the matrix products of critics, and of flows over states; parameters, losses and "
+        "targets are float32 always. `auto` is bfloat16 where the machine has instructions for it.",
     )
     compile_backend: Literal["none", "inductor", "aot_eager"] = option(
         "none",

@@ -1,12 +1,14 @@
-"""In which precision the critics multiply."""
+"""In which precision networks multiply."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 def product_dtype(precision: str) -> torch.dtype:
-    """Of the critics' matrix products.
+    """Of matrix products.
 
     Args:
         precision: `float32`, `bfloat16`, or `auto`: bfloat16 where this machine has instructions
@@ -23,3 +25,9 @@ def multiplies_bfloat16() -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """What a layer makes of x, multiplied in x's precision; its parameters stay what they are."""
+    bias = None if layer.bias is None else layer.bias.to(x.dtype)
+    return F.linear(x, layer.weight.to(x.dtype), bias)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from pld_ray.algorithm.chunked import losses
+from pld_ray.networks.precision import linear
 
 
 class ChunkActor(Protocol):
@@ -88,6 +89,12 @@ class EncodingActor(nn.Module):
         """Nothing: the critics have an encoder of their own."""
 
 
+def gelu(hidden: Tensor) -> Tensor:
+    """GELU of what a layer put out, in its place: a third quicker where all of it then stays in a
+    CPU's cache."""
+    return torch.ops.aten.gelu_(hidden)
+
+
 class ChunkNetwork(nn.Module):
     """MLP from an observation and a chunk to a chunk.
 
@@ -98,6 +105,7 @@ class ChunkNetwork(nn.Module):
         horizon, action_dim: H and A.
         hidden_dims: widths of the hidden layers (GELU).
         timed: a time is part of the input.
+        dtype: of the matrix products over chunks; parameters, chunks and times stay float32.
     """
 
     def __init__(
@@ -107,16 +115,17 @@ class ChunkNetwork(nn.Module):
         action_dim: int,
         hidden_dims: Sequence[int],
         timed: bool,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
+        self.dtype = dtype
         size, first = horizon * action_dim, hidden_dims[0]
         self.context = nn.Linear(observation_dim, first)
         self.entry = nn.Linear(size, first, bias=False)
         self.time = nn.Linear(1, first, bias=False) if timed else None
-        layers: list[nn.Module] = [nn.GELU()]
-        for inputs, outputs in pairwise(hidden_dims):
-            layers += [nn.Linear(inputs, outputs), nn.GELU()]
-        self.trunk = nn.Sequential(*layers, nn.Linear(hidden_dims[-1], size))
+        # numbered as in a Sequential with activations between: files that exist are read
+        layers = [nn.Linear(*widths) for widths in pairwise([*hidden_dims, size])]
+        self.trunk = nn.ModuleDict({str(2 * k + 1): layer for k, layer in enumerate(layers)})
 
     def forward(
         self, context: Tensor, chunks: Tensor, time: Tensor | float | None = None
@@ -128,14 +137,16 @@ class ChunkNetwork(nn.Module):
             chunks: [..., B, H, A].
             time: [B] or one for all, where it is part of the input.
         """
-        hidden = self.entry(chunks.flatten(-2)) + context
         if self.time is not None:
             weight = self.time.weight[:, 0]
             assert time is not None, "the flow's network knows the time"
-            hidden = hidden + (
+            context = context + (
                 time[:, None] * weight if isinstance(time, Tensor) else time * weight
             )
-        return self.trunk(hidden).view_as(chunks)
+        hidden = linear(self.entry, chunks.flatten(-2).to(self.dtype)).add_(context.to(self.dtype))
+        for layer in self.trunk.values():
+            hidden = linear(cast(nn.Linear, layer), gelu(hidden))
+        return hidden.float().view_as(chunks)
 
 
 class FlowActor(EncodingActor):
@@ -145,6 +156,7 @@ class FlowActor(EncodingActor):
         observation_dim, horizon, action_dim, hidden_dims: of `ChunkNetwork`.
         flow_steps: Euler steps.
         encoder: of `EncodingActor`.
+        dtype: of `ChunkNetwork`.
     """
 
     kind = "flow"
@@ -157,11 +169,14 @@ class FlowActor(EncodingActor):
         hidden_dims: Sequence[int],
         flow_steps: int,
         encoder: nn.Module | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(encoder)
         self.flow_steps = flow_steps
         self.noise_shape = horizon, action_dim
-        self.velocity = ChunkNetwork(observation_dim, horizon, action_dim, hidden_dims, timed=True)
+        self.velocity = ChunkNetwork(
+            observation_dim, horizon, action_dim, hidden_dims, timed=True, dtype=dtype
+        )
 
     def sample(self, observation: Tensor, noise: Tensor) -> Tensor:
         """Chunks [K, B, H, A] in [-1, 1]."""

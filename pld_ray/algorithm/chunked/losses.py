@@ -72,7 +72,7 @@ def integrate(velocity: Velocity, noise: Tensor, num_steps: int) -> Tensor:
     """
     x = noise
     for step in range(num_steps):
-        x = x - velocity(x, 1.0 - step / num_steps) / num_steps
+        x = torch.add(x, velocity(x, 1.0 - step / num_steps), alpha=-1.0 / num_steps)
     return x.clamp(-1.0, 1.0)
 
 

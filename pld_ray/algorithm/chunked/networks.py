@@ -120,9 +120,10 @@ class ChunkedNetworks(ObservingNetworks):
         shape = encoder.output_dim, params.horizon, self.action_dim, params.hidden_dims
         if params.actor == "gaussian":
             return GaussianActor(*shape, encoder)
-        flow = FlowActor(*shape, params.flow_steps, encoder)
+        dtype = product_dtype(params.precision)
+        flow = FlowActor(*shape, params.flow_steps, encoder, dtype)
         if params.improvement == "distill":
-            return DistilledActor(flow, ChunkNetwork(*shape, timed=False))
+            return DistilledActor(flow, ChunkNetwork(*shape, timed=False, dtype=dtype))
         return flow
 
     @classmethod
