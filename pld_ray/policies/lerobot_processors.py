@@ -82,10 +82,14 @@ def local_pretrained(
         what: begins the error message, before the name.
 
     Raises:
-        FileNotFoundError: it is not on this machine; names the flag to use.
+        FileNotFoundError: it is not on this machine; names the flag to use. Or `override` is no
+            directory.
     """
     if override is not None:
-        return str(Path(override).expanduser())
+        folder = Path(override).expanduser()
+        if not folder.is_dir():
+            raise FileNotFoundError(f"tokenizer_path {str(override)!r} is not a directory")
+        return str(folder)
     if name and Path(name).is_dir():
         return name
     if name and checkpoint.from_hub:

@@ -128,7 +128,10 @@ def test_a_smolvla_is_trained_plays_and_is_written_as_lerobot_loads_it(paths, tm
             ["--env.entry_point=envs.point:PointEnv"],
             "needs ['observation.images.image', 'observati",
         ),
-        (["--algorithm.actor_tokenizer_path=gone"], "the processors of "),
+        (
+            ["--algorithm.actor_tokenizer_path=gone"],
+            "tokenizer_path 'gone' is not a directory",
+        ),
         (
             ["--algorithm.batch_size=1000000", "--algorithm.hidden_dims=[2]"],
             "keeps of an observation would take at least",
