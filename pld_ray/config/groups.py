@@ -71,8 +71,8 @@ class EnvConfig:
     reward_classifier: str | None = option(
         None,
         "Folder of `pld-ray classifier train`: its verdict on the cameras is the reward and ends "
-        "training episodes; evaluations keep the environment's own. Experimental: no policy was "
-        "learnt from it to the end.",
+        "training episodes; evaluations keep the environment's own. Experimental: "
+        "three policies learnt from one to the end, in simulation.",
         path="folder",
     )
     entry_point: str | None = option(
