@@ -100,7 +100,7 @@ def median_or_none(values: list[float]) -> float | None:
 
 
 def qc_loop(python: str | None, repository: str) -> Callable[[int, str], float]:
-    """Seconds of so many updates of ColinQiyangLi/qc, in a process of its own; see there."""
+    """Seconds of so many updates of ColinQiyangLi/qc, in a process of its own (`chunked_qc.py`)."""
     shapes = {
         "rows": 2 * EPISODES * EPISODE_LENGTH,
         "episode_length": EPISODE_LENGTH,
