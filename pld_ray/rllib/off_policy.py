@@ -197,14 +197,14 @@ class OffPolicy(Algorithm):
     def evaluate_base(self, init_state_ids: list[int]) -> list[EpisodeResult]:
         """Episodes of the base policy alone on these held init states."""
         base = {"base": Contestant(residual=False)}
-        return self.start_evaluation(init_state_ids, base).wait()["base"]
+        return self.start_evaluation(init_state_ids, base, alone=True).wait()["base"]
 
     def evaluate_residual(
         self, init_state_ids: list[int], residual_scale: float | None = None
     ) -> list[EpisodeResult]:
         """Episodes of base + residual, deterministic, at this beta or the one in force."""
         residual = {"residual": Contestant(residual_scale=residual_scale)}
-        return self.start_evaluation(init_state_ids, residual).wait()["residual"]
+        return self.start_evaluation(init_state_ids, residual, alone=True).wait()["residual"]
 
     def start_validation(self, init_state_ids: list[int]) -> Evaluation:
         """An evaluation of `residual`: base + residual at the beta in force."""
@@ -212,7 +212,10 @@ class OffPolicy(Algorithm):
         return self.start_evaluation(init_state_ids, residual)
 
     def start_evaluation(
-        self, init_state_ids: list[int], contestants: Mapping[str, Contestant]
+        self,
+        init_state_ids: list[int],
+        contestants: Mapping[str, Contestant],
+        alone: bool = False,
     ) -> Evaluation:
         """Evaluate the present weights; `poll()` the results while training goes on.
 
@@ -222,8 +225,12 @@ class OffPolicy(Algorithm):
         Args:
             init_state_ids: ids of stored init states.
             contestants: name -> who plays; a residual one without weights gets the present ones.
+            alone: nothing goes on beside it; the training runners play it if they are more.
         """
         group = self.eval_env_runner_group or self.env_runner_group
+        if alone:
+            groups = (group, self.env_runner_group)
+            group = max(groups, key=lambda g: g.num_healthy_remote_env_runners())
         self.restore_env_runners(group)
         if any(c.residual and c.weights is None for c in contestants.values()):
             present = self.snapshot_weights()

@@ -9,6 +9,7 @@ import torch
 from local import local_learner
 from ray.rllib.core import DEFAULT_MODULE_ID
 
+from pld_ray.evaluation.requests import Contestant
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.messages import SampleRequest
 
@@ -197,12 +198,19 @@ def test_same_seed_same_numbers(build):
 
 def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(build):
     config = point_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
-    algorithm = build(config)
+    algorithm = build(config.evaluation(evaluation_num_env_runners=1))
     train_until_updates(algorithm)
     rows = algorithm.evaluate_residual([0, 1, 2, 3, 4])
     assert [row.init_state_id for row in rows] == [0, 1, 2, 3, 4]
     again = algorithm.evaluate_residual([4, 2])
     assert again == [rows[4], rows[2]]
+    for alone, group in (
+        (False, algorithm.eval_env_runner_group),
+        (True, algorithm.env_runner_group),  # nothing else goes on, and these are more
+    ):
+        evaluation = algorithm.start_evaluation([4, 2], {"residual": Contestant()}, alone)
+        assert evaluation.group is group
+        assert evaluation.wait() == {"residual": again}
     runners = algorithm.env_runner_group.foreach_env_runner(
         lambda runner: float(
             sum(v.sum() for v in runner.module.networks.actor.state_dict().values())

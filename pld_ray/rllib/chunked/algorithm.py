@@ -111,7 +111,7 @@ class ACRLPD(OffPolicy):
     def evaluate_base(self, init_state_ids: list[int]) -> list[EpisodeResult]:
         """Episodes of the flow alone, which clones data."""
         cloned = {"base": Contestant(residual=False, weights=self.snapshot_weights())}
-        return self.start_evaluation(init_state_ids, cloned).wait()["base"]
+        return self.start_evaluation(init_state_ids, cloned, alone=True).wait()["base"]
 
     def evaluate_start(self, init_state_ids: list[int]) -> dict[str, list[EpisodeResult]]:
         """After the offline phase: the cloned flow alone, and the best of its candidates."""
