@@ -142,6 +142,8 @@ class ResidualSACUpdate(GradientSteps):
     ) -> tuple[Tensor, Tensor | None]:
         """(8)-(12): y [B], and of categorical critics its distribution [B, Z].
 
+        Critics judge the actor that acts: what the trained one does beyond it, nobody has tried.
+
         Args:
             batch: of `sample_from`.
             backup_entropy: None takes the parameter.
@@ -152,7 +154,8 @@ class ResidualSACUpdate(GradientSteps):
             backup_entropy = params.backup_entropy
         next_base = batch["next_base_action"]
         next_x = networks.encode(networks.encoder, batch, successor=True)
-        delta, log_prob = self.residual(next_x, next_base, params.otf_candidates)
+        noise = self.noise(params.otf_candidates, *next_base.shape)
+        delta, log_prob = networks.residual_of(networks.acting_actor, next_x, next_base, noise)
         actions = self.compose(next_base, delta)
         members = ensemble.draw_members(
             params.num_critics, params.num_subsample_critics, self.generator

@@ -40,8 +40,10 @@ def reference_update(update, batch):
                 hidden = F.relu(F.layer_norm(hidden, hidden.shape[-1:]))
         return hidden[:, 0]
 
-    def residual(x, base, noise):
-        mu, log_std = networks.actor(x, base)
+    acting = networks.ema_actor or networks.actor
+
+    def residual(x, base, noise, actor=networks.actor):
+        mu, log_std = actor(x, base)
         u = mu + log_std.exp() * noise
         normal = torch.distributions.Normal(mu, log_std.exp())
         log_prob = normal.log_prob(u) - torch.log(1 - torch.tanh(u) ** 2)
@@ -57,7 +59,7 @@ def reference_update(update, batch):
     with torch.no_grad():
         candidates = []
         for k in range(params.otf_candidates):
-            delta, log_prob = residual(next_x, next_base, noise[k])
+            delta, log_prob = residual(next_x, next_base, noise[k], acting)
             action = compose(next_base, delta)
             q = [
                 critic(networks.target_critic, i, next_x, next_base, action)
@@ -104,6 +106,12 @@ def reference_update(update, batch):
     figures["temperature_loss"] = loss.item()
 
     with torch.no_grad():
+        if params.ema_decay:
+            averaged = zip(
+                networks.ema_actor.parameters(), networks.actor.parameters(), strict=True
+            )
+            for average, online in averaged:
+                average.lerp_(online, 1 - params.ema_decay)
         for target, online in zip(
             networks.target_critic.parameters(), networks.critic.parameters(), strict=True
         ):
@@ -118,12 +126,16 @@ def reference_update(update, batch):
         {"backup_entropy": True, "otf_candidates": 4, "actor_reduction": "min"},
         {"residual_penalty": 0.3, "n_step": 1, "otf_candidates": 8},
         {"success_imitation": 0.4},
+        {"ema_decay": 0.75, "backup_entropy": True},
     ],
-    ids=["defaults", "otf with entropy", "penalty", "imitation"],
+    ids=["defaults", "otf with entropy", "penalty", "imitation", "average"],
 )
 def test_one_update_equals_the_equations(options):
     update = make_update(make_params(**options))
     params = update.params
+    if update.networks.ema_actor:  # elsewhere than the actor
+        with torch.no_grad():
+            update.networks.ema_actor.head.weight.mul_(-1.0)
     batch = copy.deepcopy(update.replay).sample(BATCH, params.n_step, params.gamma)
     networks, expected = reference_update(update, batch)
     figures = update.run(1)
@@ -152,16 +164,17 @@ def test_target_moves_by_tau():
 def test_the_average_follows_every_actor_step_and_acts_in_its_place():
     plain = make_update(make_params(actor_delay_updates=1))
     update = make_update(make_params(actor_delay_updates=1, ema_decay=0.75))
+    update.networks.ema_actor.load_state_dict(update.networks.actor.state_dict())
     average = [p.clone() for p in update.networks.ema_actor.parameters()]
-    for _ in range(3):  # the first makes no actor step
+    for number in (1, 2, 3):  # the first makes no actor step
         update.run(1)
+        plain.run(1)
         actor = list(update.networks.actor.parameters())
-        moved = 0.0 if update.updates == 1 else 0.25
+        moved = 0.0 if number == 1 else 0.25
         average = [(1 - moved) * old + moved * new for old, new in zip(average, actor, strict=True)]
+        trained = [n.networks.actor.state_dict() for n in (update, plain)]
+        assert same_weights(*trained) == (number < 3), "until critics judge another actor"
     torch.testing.assert_close(list(update.networks.ema_actor.parameters()), average)
-    plain.run(3)
-    trained = [n.networks.actor.state_dict() for n in (update, plain)]
-    assert same_weights(*trained), "training is not changed by it"
 
     batch = update.replay.sample(BATCH, 1, 0.9)
     observation = {"observation.state": batch["observation"], "base_action": batch["base_action"]}
