@@ -156,8 +156,10 @@ class LearnerParams:
         within="[0, 256]",
     )
     image_encoder_hidden_dim: int = option(32, "Channels of `cnn`.", within="[1, 4096]")
-    image_pooling: Literal["spatial_embeddings", "average"] = option(
-        "spatial_embeddings", "`spatial_embeddings` (learned) or `average` over the feature map."
+    image_pooling: Literal["spatial_embeddings", "average", "policy"] = option(
+        "spatial_embeddings",
+        "`spatial_embeddings` (learned) or `average` over the feature map, or `policy`: the "
+        "latents of the flow of ours whose encoder it is, frozen with it.",
     )
     spatial_features: int = option(8, "Learned embeddings per channel.", within="[1, 1024]")
     latent_dim: int = option(

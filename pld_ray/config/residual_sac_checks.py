@@ -137,7 +137,13 @@ def check_gripper(params: ResidualSACParams) -> None:
 
 
 def check_encoder(params: LearnerParams) -> None:
-    """A text embedding has its model."""
+    """A text embedding has its model, and a policy's pooling that policy's encoder."""
+    need_field(
+        params,
+        params.image_pooling != "policy" or params.vision_encoder_name == "policy",
+        "image_pooling",
+        "spatial_embeddings or average unless vision_encoder_name=policy",
+    )
     need_field(
         params,
         params.task_embedding != "text" or bool(params.text_encoder_path),

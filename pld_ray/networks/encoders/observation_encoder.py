@@ -16,7 +16,8 @@ from pld_ray.networks.encoders.backbones import Backbone, build_backbone
 from pld_ray.networks.encoders.frozen_features import FrozenFeatures
 from pld_ray.networks.encoders.fusion import FUSIONS
 from pld_ray.networks.encoders.image_spaces import check_image_spaces
-from pld_ray.networks.encoders.pooling import ImageHead, vector_encoder
+from pld_ray.networks.encoders.of_policy import POLICY, read_policy_encoder
+from pld_ray.networks.encoders.pooling import POOLINGS, ImageHead, vector_encoder
 from pld_ray.networks.encoders.task_embedding import (
     LearnedTaskEmbedding,
     TextTaskEmbedding,
@@ -150,10 +151,47 @@ def make_heads(
     check_image_spaces({name: (shape, "uint8") for name, shape in images.items()}, backbone)
     height, width, _ = next(iter(images.values()))
     shape = backbone.feature_shape(height, width)
+    if params.image_pooling == POLICY:
+        return policy_heads(list(images), shape, params)
     return nn.ModuleList(
         ImageHead(shape, params.latent_dim, params.image_pooling, params.spatial_features)
         for _ in images
     )
+
+
+def policy_heads(
+    cameras: list[str], shape: tuple[int, int, int], params: LearnerParams
+) -> nn.ModuleList:
+    """What the policy itself makes of each camera's feature map, trained if its encoder is.
+
+    Raises:
+        ValueError: it has no such heads, or of another width or for maps of another size.
+    """
+    assert params.vision_encoder_weights is not None, "the backbone was read from it"
+    where = f"image_pooling={POLICY}, the policy in {params.vision_encoder_weights}"
+    states = read_policy_encoder(params.vision_encoder_weights).heads
+    if missing := [camera for camera in cameras if not states.get(camera)]:
+        raise ValueError(
+            f"{where}: it has no pooling of {', '.join(missing)} that can be used alone; choose "
+            "image_pooling=spatial_embeddings"
+        )
+    heads = nn.ModuleList()
+    for camera in cameras:
+        state = states[camera]
+        kernel = state.get("pool.kernel")
+        kind, features = ("average", 1) if kernel is None else (POOLINGS[0], kernel.shape[-1])
+        width = len(state["project.0.weight"])
+        if width != params.latent_dim:
+            raise ValueError(f"{where}: {camera} is {width} wide there; set latent_dim={width}")
+        if kernel is not None and kernel.shape[:3] != shape:
+            raise ValueError(
+                f"{where}: {camera} has feature maps of {tuple(kernel.shape[:3])} there and of "
+                f"{shape} here; give images of the size that the policy was trained on"
+            )
+        head = ImageHead(shape, width, kind, features)
+        head.load_state_dict(state)
+        heads.append(head.requires_grad_(not params.freeze_vision_encoder))
+    return heads
 
 
 def make_task_embedding(tasks: tuple[str, ...], params: LearnerParams) -> nn.Module | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from pld_ray.columns import IMAGE_PREFIX
 from pld_ray.files.tensors import save_tensors
 
 CONFIG, WEIGHTS, PREPROCESSOR = "config.json", "model.safetensors", "policy_preprocessor.json"
 ACT, CHUNKED, ENCODER = "act", "pld_chunked", "pld_vision_encoder"
-LAYERS, POLICY = "layers.", "policy"
+LAYERS, HEADS, POLICY = "layers.", "heads.", "policy"
 OPTION = "vision_encoder_weights"
 
 
@@ -29,11 +30,13 @@ class PolicyEncoder:
         name: of the architecture, see `build_backbone`.
         hidden_dim: channels of `cnn`.
         state: of the `Backbone`: mean and std of its images, and its layers.
+        heads: camera column -> state of its `ImageHead`; empty where the policy has none.
     """
 
     name: str
     hidden_dim: int
     state: dict[str, Tensor]
+    heads: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
 
 def read_policy_encoder(folder: str) -> PolicyEncoder:
@@ -80,38 +83,52 @@ def of_act(where: str, folder: pathlib.Path, config: Mapping[str, Any]) -> Polic
 
 
 def of_chunked(where: str, folder: pathlib.Path, config: Mapping[str, Any]) -> PolicyEncoder:
-    """The encoder that a flow's cloning has trained."""
+    """The encoder that a flow's cloning has trained, and what it makes of each camera."""
     params, state = config["params"], load_file(folder / WEIGHTS)
+    state = {key: value for key, value in state.items() if key.startswith("ema_actor.")}
+    cameras = sorted(key for key in config["input_features"] if key.startswith(IMAGE_PREFIX))
+    heads = {
+        camera: part_of({k.partition(".encoder.")[2]: v for k, v in state.items()}, f"{HEADS}{i}.")
+        for i, camera in enumerate(cameras)
+    }
     name, hidden_dim = params["vision_encoder_name"], int(params["image_encoder_hidden_dim"])
     if name == POLICY:  # of another policy, whose copy lies in the folder
         first = read_policy_encoder(str(folder / params[OPTION]))
         name, hidden_dim = first.name, first.hidden_dim
         if params["freeze_vision_encoder"]:
-            return first
+            return replace(first, heads=heads)
     trained = {
-        key.rpartition(".backbone.")[2]: value
-        for key, value in state.items()
-        if key.startswith("ema_actor.") and ".backbone." in key
+        k.rpartition(".backbone.")[2]: value for k, value in state.items() if ".backbone." in k
     }
     if not trained:
         raise ValueError(
             f"{where}: the policy has trained no vision encoder; name the one that it reads "
             f"cameras with ({name})"
         )
-    return PolicyEncoder(name, hidden_dim, trained)
+    return PolicyEncoder(name, hidden_dim, trained, heads)
 
 
 def of_encoder(where: str, folder: pathlib.Path, config: Mapping[str, Any]) -> PolicyEncoder:
     """What `write_policy_encoder` wrote."""
-    return PolicyEncoder(config["name"], int(config["hidden_dim"]), load_file(folder / WEIGHTS))
+    tensors = load_file(folder / WEIGHTS)
+    heads = {camera: part_of(tensors, f"{HEADS}{camera}.") for camera in config.get("cameras", ())}
+    state = {key: value for key, value in tensors.items() if not key.startswith(HEADS)}
+    return PolicyEncoder(config["name"], int(config["hidden_dim"]), state, heads)
 
 
 def write_policy_encoder(encoder: PolicyEncoder, folder: pathlib.Path) -> None:
     """Keep it in a folder of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    description = {"type": ENCODER, "name": encoder.name, "hidden_dim": encoder.hidden_dim}
+    description = {
+        "type": ENCODER,
+        "name": encoder.name,
+        "hidden_dim": encoder.hidden_dim,
+        "cameras": list(encoder.heads),
+    }
     (folder / CONFIG).write_text(json.dumps(description, indent=1))
-    save_tensors({k: v.contiguous() for k, v in encoder.state.items()}, folder / WEIGHTS)
+    tensors = {f"{HEADS}{c}.{k}": v for c, head in encoder.heads.items() for k, v in head.items()}
+    tensors |= encoder.state
+    save_tensors({k: v.contiguous() for k, v in tensors.items()}, folder / WEIGHTS)
 
 
 def image_scale(where: str, folder: pathlib.Path) -> dict[str, Tensor]:

@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.networks.encoders import build_backbone
+from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.networks.encoders import EncoderInputs, build_backbone, make_encoder
+from pld_ray.networks.encoders.observation_encoder import frozen_features
 from pld_ray.networks.encoders.weights import with_weights_in, with_weights_of
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
@@ -124,6 +126,55 @@ def test_it_travels_in_the_folder_of_what_was_trained_on_it(flow_folder, tmp_pat
     shutil.rmtree(folder)
     found = with_weights_of(tmp_path / "new", written)
     assert features_of(found["vision_encoder_weights"]).fingerprint() == expected
+
+
+def encoder_of(folder, cameras=CAMERAS[:1], side=64, **options):
+    params = ResidualSACParams(
+        vision_encoder_name="policy",
+        vision_encoder_weights=str(folder),
+        image_pooling="policy",
+        **{"latent_dim": 24} | options,
+    )
+    params.validate()
+    inputs = EncoderInputs(3, dict.fromkeys(cameras, (side, side, 3)))
+    frozen = frozen_features(inputs, params)
+    return make_encoder(inputs, params, frozen), frozen
+
+
+@pytest.mark.parametrize("pooling", ["spatial_embeddings", "average"])
+def test_its_latents_are_what_the_flow_acts_by(tmp_path, pooling):
+    networks = flow(latent_dim=24, image_pooling=pooling)
+    shapes = {"observation.state": (3,), CAMERAS[0]: (64, 64, 3)}
+    write_policy(tmp_path / "flow", ChunkPolicy(networks, shapes))
+    (tmp_path / "kept").mkdir()
+    kept = {"vision_encoder_name": "policy", "vision_encoder_weights": str(tmp_path / "flow")}
+    with_weights_in(tmp_path / "kept", kept)
+    vector, images = torch.randn(2, 3), pictures()
+    expected = networks.ema_actor.encoder(vector, {CAMERAS[0]: images})
+    for folder in (tmp_path / "flow", tmp_path / "kept" / "vision_encoder"):
+        encoder, frozen = encoder_of(folder)
+        found = encoder(vector, {CAMERAS[0]: frozen.compute(images)})
+        torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-3)
+        assert not any(p.requires_grad for p in encoder.parameters())
+        trained, _ = encoder_of(folder, freeze_vision_encoder=False)
+        torch.testing.assert_close(trained(vector, {CAMERAS[0]: images}), expected)
+        assert all(p.requires_grad for p in trained.heads.parameters())
+
+
+def test_latents_that_do_not_fit_are_refused(flow_folder, act):
+    folder, _ = flow_folder
+    with pytest.raises(
+        ValueError, match=r"image_pooling=policy.* 256 wide there; set latent_dim=2"
+    ):
+        encoder_of(folder)
+    with pytest.raises(ValueError, match=r"no pooling of observation\.images\.image2 that can be"):
+        encoder_of(folder, CAMERAS, latent_dim=256)
+    with pytest.raises(ValueError, match=r"has no pooling of .* image_pooling=spatial_embeddings"):
+        encoder_of(act[0], latent_dim=256)
+    with pytest.raises(ValueError, match=r"there and of .* here; give images of the size that"):
+        encoder_of(folder, side=128, latent_dim=256)
+    with pytest.raises(ValueError, match="image_pooling='policy': must be spatial_embeddings or"):
+        ResidualSACParams(vision_encoder_name="cnn", image_pooling="policy").validate()
 
 
 def broken(folder, **config):
