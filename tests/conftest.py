@@ -1,7 +1,9 @@
 """Every test process has Ray sessions of its own, so that files can run side by side."""
 
 import os
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -11,6 +13,7 @@ settings.load_profile("pld_ray")
 # before any Ray process: clusters find each other through a file in this folder
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray")
 
+SHARING_RAY = pytest.StashKey[set[Path]]()
 LONGEST_FILES = (
     "test_algorithm.py",
     "test_finetune_cluster.py",
@@ -39,24 +42,36 @@ LONGEST_FILES = (
 )
 
 
-def pytest_collection_modifyitems(items):
-    """The longest files go first, so that at the end no process waits for the other's last one."""
+def pytest_collection_modifyitems(session, items):
+    """Files that share a Ray first, and of each kind the longest, so that at the end no process
+    waits for the other's last one."""
     order = {name: i for i, name in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    sharing = {item.path for item in items if "ray_cluster" in item.fixturenames}
+    items.sort(key=lambda item: (item.path not in sharing, order.get(item.path.name, len(order))))
+    session.config.stash[SHARING_RAY] = sharing
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_of_other_files(request):
+    """A file that does not share a Ray starts without one."""
+    if "ray" in sys.modules and request.path not in request.config.stash[SHARING_RAY]:
+        sys.modules["ray"].shutdown()
 
 
 @pytest.fixture(scope="module")
 def ray_cluster(request):
-    """A local Ray; its workers can import what lies beside the test."""
+    """A local Ray for all files of this process that ask for one; its workers can import what lies
+    beside the tests."""
     import ray
 
+    if ray.is_initialized():
+        return
+    beside = os.pathsep.join(str(path) for path in request.config.getini("pythonpath"))
     ray.init(
         "local",
         num_cpus=6,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="error",
-        runtime_env={"env_vars": {"PYTHONPATH": str(request.path.parent)}},
+        runtime_env={"env_vars": {"PYTHONPATH": beside}},
     )
-    yield
-    ray.shutdown()

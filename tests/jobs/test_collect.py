@@ -8,7 +8,6 @@ import shlex
 
 import numpy as np
 import pytest
-import ray
 import torch
 
 from pld_ray.cli import main
@@ -40,14 +39,12 @@ def page_commands(name: str) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(tmp_path_factory, ray_cluster):
     """The folder in which the page's commands are given, in one Ray."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("page")
         patch.chdir(folder)
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
         yield folder
-        ray.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import ray
 import torch
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies import get_policy_class, make_pre_post_processors
@@ -60,8 +59,7 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+def trained(tmp_path_factory, ray_cluster):
     run = RunDir(tmp_path_factory.mktemp("runs") / "run")
     config = load_config(TrainConfig, [*SMALL, f"--output_dir={run.path}"])
     run.create(config)
@@ -72,7 +70,6 @@ def trained(tmp_path_factory):
     successes = [row.success for row in algorithm.evaluate_residual(list(STATES))]
     actions = evaluated_actions(algorithm)
     algorithm.stop()
-    ray.shutdown()
     return Trained(run.path, actions, successes)
 
 

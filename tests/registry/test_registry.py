@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import mlflow
 import numpy as np
 import pytest
-import ray
 from mlflow.tracking import MlflowClient
 from tiny_run import SMALL, STATES, evaluated_actions
 
@@ -36,8 +35,7 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, mlflow_server):
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+def trained(tmp_path_factory, mlflow_server, ray_cluster):
     run = RunDir(tmp_path_factory.mktemp("runs") / "run")
     where = [f"--tracking.uri={mlflow_server.uri}", f"--output_dir={run.path}"]
     config = load_config(TrainConfig, [*SMALL, *where])
@@ -55,7 +53,6 @@ def trained(tmp_path_factory, mlflow_server):
     rows = algorithm.evaluate_residual(list(STATES))
     actions = evaluated_actions(algorithm)
     algorithm.stop()
-    ray.shutdown()
     return Trained(run.path, actions, rows)
 
 
@@ -132,7 +129,7 @@ def test_a_run_reads_well_in_mlflow(trained, mlflow_server):
     assert tags["pld_ray.kind"] == "train"
     assert (tags["suite"], tags["seed"], tags["preset"]) == ("pld_tabletop", "3", "tabletop")
     assert len(tags["base_policy"]) == 12
-    assert tags["cluster"] == "1 node: 2 CPU"
+    assert tags["cluster"] == "1 node: 6 CPU"
     assert "**lift the can** (pld_tabletop), seed 3" in tags["mlflow.note.content"]
     assert params["algorithm.residual_scale"] == "0.5"
     assert params["env.task"] == "lift_the_can"

@@ -2,10 +2,12 @@
 
 import pathlib
 
-import ray
+import pytest
 from ray import tune
 
 from pld_ray.rllib import ResidualSAC, ResidualSACConfig
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def test_a_grid_search_trains_checkpoints_and_reports(tmp_path):
@@ -26,21 +28,17 @@ def test_a_grid_search_trains_checkpoints_and_reports(tmp_path):
         .debugging(log_level="ERROR")
     )
     config.min_sample_timesteps_per_iteration = 100
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-    try:
-        results = tune.Tuner(
-            ResidualSAC,
-            param_space=config,
-            run_config=tune.RunConfig(
-                name="grid",
-                storage_path=str(tmp_path),
-                stop={"training_iteration": 3},
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-                verbose=0,
-            ),
-        ).fit()
-    finally:
-        ray.shutdown()
+    results = tune.Tuner(
+        ResidualSAC,
+        param_space=config,
+        run_config=tune.RunConfig(
+            name="grid",
+            storage_path=str(tmp_path),
+            stop={"training_iteration": 3},
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+            verbose=0,
+        ),
+    ).fit()
     assert not results.errors
     assert sorted(result.config["utd"] for result in results) == [1, 2]
     for result in results:
