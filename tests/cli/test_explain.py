@@ -77,6 +77,7 @@ def test_every_listed_value_is_accepted_and_another_is_not(field):
     needs = {
         "algorithm.task_embedding": ["--algorithm.text_encoder_path=x"],
         "algorithm.gripper": ["--algorithm.residual_dims=[]"],
+        "algorithm.image_pooling": ["--algorithm.vision_encoder_name=policy"],
         "intervention.device": ["--runners.num_env_runners=0"],
         "policy.rtc": ["--policy.prefetch=true"],
     }
