@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import pkgutil
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -162,7 +163,8 @@ def make_trainer(config: Config, run: RunDir, resumes: bool, rank: Rank) -> Torc
     return TorchTrainer(
         run_rank,
         train_loop_config={
-            "rank": rank,
+            # by name: Ray Train's controller need not import LeRobot
+            "rank": f"{rank.__module__}:{rank.__qualname__}",
             "config": config,
             "folder": str(run.path),
             "resumes": resumes,
@@ -183,7 +185,7 @@ def make_trainer(config: Config, run: RunDir, resumes: bool, rank: Rank) -> Torc
 
 def run_rank(given: dict[str, Any]) -> Any:
     """A rank's result, or why there will be none."""
-    rank: Rank = given["rank"]
+    rank: Rank = pkgutil.resolve_name(given["rank"])
     try:
         return rank(given)
     except (RunError, NonFiniteTrainingError) as error:  # of all ranks; it would only come again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import pathlib
 import socket
 from collections.abc import Callable
@@ -35,6 +36,7 @@ PARAMS = FinetuneParams(
     batch_size=24, accumulation=2, learning_rate=1e-4, warmup_updates=2, grad_clip_norm=0.5
 )
 SMALL = LearnersConfig(num_learners=2, whole_parameter_mb=0.001)
+PRELOADED = ["pld_ray.jobs.finetune_learner", "pld_ray.sharded.chunked"]
 FILES = [f"{name}.safetensors" for name in ("policy", "average", "optimizer")]
 
 
@@ -43,7 +45,10 @@ def on_ranks(number: int, function: Callable[..., None], *arguments: Any) -> Non
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(_run, (number, port, function, arguments), nprocs=number)
+    multiprocessing.set_forkserver_preload(PRELOADED)  # imported once, not by every rank
+    torch.multiprocessing.start_processes(
+        _run, (number, port, function, arguments), nprocs=number, start_method="forkserver"
+    )
 
 
 def _run(rank: int, number: int, port: int, function: Callable[..., None], arguments: Any) -> None:
