@@ -11,7 +11,7 @@ SEED ?= 0
 # Every process of Ray imports the same thousands of modules: compiled once, kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo circle test test-learning test-chaos lint setup bench clean
+.PHONY: demo demo-pixels circle test test-learning test-chaos lint setup bench clean
 
 setup: $(STAMP)
 
@@ -27,15 +27,19 @@ $(STAMP): pyproject.toml requirements.lock scripts/find_python.sh $(PLUGINS:%=%/
 demo: setup  ## train a residual on the embedded task; results in outputs/demo
 	@$(RUN) $(BIN)/python -m experiments.demo --output_dir=$(DEMO) --seed=$(SEED)
 
+demo-pixels: setup  ## the same from two cameras, an hour and a quarter; needs a GL library
+	@$(RUN) LP_NUM_THREADS=0 $(BIN)/python -m experiments.demo --pixels --output_dir=$(DEMO)-pixels --seed=$(SEED)
+
 circle: setup  ## a residual for each embedded task, distilled into the base policy; outputs/circle
 	@$(RUN) $(BIN)/python -m experiments.circle --output_dir=outputs/circle --seed=$(SEED)
 
 test: setup  ## static checks and every test but the slow learning runs
 	@$(RUN) $(BIN)/ruff check .
 	@$(RUN) $(BIN)/ruff format --check .
-	@$(RUN) $(BIN)/mypy
 	@$(RUN) $(BIN)/lint-imports --no-logo --no-cache
-	@$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(RUN) $(BIN)/mypy & types=$$!; \
+	$(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$types && exit $$tests
 
 test-learning: setup  ## slow end-to-end learning runs
 	@$(RUN) $(BIN)/python -m pytest -m learning

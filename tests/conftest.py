@@ -12,6 +12,8 @@ settings.register_profile("pld_ray", deadline=None)  # what is slow is no failur
 settings.load_profile("pld_ray")
 # before any Ray process: clusters find each other through a file in this folder
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray")
+# workers that a cluster starts in advance have another environment than ours, and are never used
+os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 (its name)
 
 SHARING_RAY = pytest.StashKey[set[Path]]()
 LONGEST_FILES = (

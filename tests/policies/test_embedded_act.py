@@ -43,6 +43,31 @@ def test_weights_are_the_described_ones(name, tmp_path, monkeypatch):
     )
 
 
+def test_the_flow_of_the_pixel_demo_is_the_described_one_and_acts(pytestconfig):
+    folder = pytestconfig.rootpath / "experiments/base_policy/pld_tabletop_flow"
+    made = json.loads((folder / "PROVENANCE.json").read_text())
+    assert 0.4 <= made["evaluation"][DEFAULT_TASK]["base"]["success"] <= 0.6
+    checkpoint = open_checkpoint(folder)
+    assert checkpoint.fingerprint() == made["fingerprint"]
+    assert sum(file.stat().st_size for file in checkpoint.weights) < 5_000_000
+    policy = load_base_policy(folder)
+    assert policy.input_features == {
+        "observation.state": (8,),
+        "observation.images.image": (3, 64, 64),
+        "observation.images.image2": (3, 64, 64),
+    }
+    rng = np.random.default_rng(0)
+    state = rng.uniform(-1, 1, (2, 8)).astype(np.float32)
+    images = {
+        f"observation.images.{name}": rng.integers(0, 256, (2, 64, 64, 3), np.uint8)
+        for name in ("image", "image2")
+    }
+    action = ChunkCache(policy, num_envs=2).act({"observation.state": state, **images}, [""] * 2)
+    assert action.shape == (2, 7)
+    assert np.isfinite(action).all()
+    assert (action[0] != action[1]).any()
+
+
 def test_the_second_one_fails_for_want_of_data():
     made = provenance_of(ONE_DEMONSTRATION)
     assert {task["episodes"] for task in made["demonstrations"].values()} == {1}
