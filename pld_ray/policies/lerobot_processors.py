@@ -15,7 +15,7 @@ RENAME, TOKENIZER, DEVICE = (
     "tokenizer_processor",
     "device_processor",
 )
-TOKENIZER_FLAG = "--policy.tokenizer_path"
+TOKENIZER_FLAG = "--policy.tokenizer_path (of pld-ray acrlpd --algorithm.actor_tokenizer_path)"
 
 
 def load_processors(

@@ -81,7 +81,8 @@ def test_what_cannot_be_a_hub_name_is_a_missing_directory(tmp_path, monkeypatch,
 def test_a_tokeniser_that_is_not_here_names_the_flag(tiny_directory, load_tiny, kind):
     name = "nobody/tiny-vlm" if kind == "smolvla" else "google/paligemma-3b-pt-224"
     with pytest.raises(
-        FileNotFoundError, match=rf"'{name}', which is not.*--policy.tokenizer_path"
+        FileNotFoundError,
+        match=rf"'{name}', which is not.*--policy.tokenizer_path.*--algorithm.actor_tokenizer_path",
     ):
         load_tiny(tiny_directory(kind))
 
