@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from plain import PLAIN
 
 from envs.point import PointEnv
 from pld_ray.config import InterventionConfig
@@ -99,13 +100,13 @@ def late_steps(seconds: float) -> dict[str, float]:
         .base_policy(type="none")
         .env_runners(num_env_runners=1)
         .training(
+            **PLAIN | {"utd": 50},
             offline_episodes=0,
             warmup_steps=200,
             warmup_actions="random",
             use_probing=False,
             compose_base=False,
             actor_delay_updates=0,
-            utd=50,
             sampling="asynchronous",
             control_hz=CONTROL_HZ,
         )

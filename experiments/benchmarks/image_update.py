@@ -12,6 +12,7 @@ import time
 import numpy as np
 import torch
 from columns import transition_columns
+from plain import PLAIN
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
@@ -26,9 +27,8 @@ EPISODE_LENGTH, EPISODES = 20, 4
 
 def make_update(cached: bool) -> ResidualSACUpdate:
     """A learner with a frozen encoder on a ring of features, or of images."""
-    params = ResidualSACParams(
-        vision_encoder_name="resnet10", batch_size=BATCH, n_step=1, actor_delay_updates=0
-    )
+    options = {"vision_encoder_name": "resnet10", "batch_size": BATCH, "actor_delay_updates": 0}
+    params = ResidualSACParams(**(PLAIN | options | {"n_step": 1}))
     torch.manual_seed(0)
     images = dict.fromkeys(CAMERAS, (SIZE, SIZE, 3))
     networks = ResidualNetworks(STATE_DIM, ACTION_DIM, params, images)

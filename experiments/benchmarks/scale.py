@@ -25,6 +25,7 @@ import time
 from typing import Any
 
 import ray
+from plain import PLAIN
 
 from envs.point import PointEnv
 from pld_ray.rllib.algorithm import ResidualSAC
@@ -37,7 +38,7 @@ PARTS = ("overhead", "modes", "scaling")
 
 
 def config(num_env_runners: int, num_learners: int = 1, **training: Any) -> ResidualSACConfig:
-    """State rows of LIBERO's size, networks of the default size, no base policy."""
+    """State rows of LIBERO's size, layers of the default size, no base policy."""
     kwargs = {"step_s": STEP_S, "episode_length": EPISODE_LENGTH}
     built = (
         ResidualSACConfig()
@@ -47,6 +48,7 @@ def config(num_env_runners: int, num_learners: int = 1, **training: Any) -> Resi
         .learners(num_learners=num_learners, num_cpus_per_learner=0.1)
         .training(
             **{
+                **PLAIN,
                 "offline_episodes": 0,
                 "warmup_steps": 200,
                 "warmup_actions": "random",

@@ -26,10 +26,12 @@ from typing import Any
 import ray
 import yaml
 from mlflow.tracking import MlflowClient
+from plain import PLAIN
 from ray.cluster_utils import Cluster
 
 BASE: dict[str, Any] = {
     "env.task": "lift_the_can",
+    **{f"algorithm.{name}": value for name, value in PLAIN.items()},
     "algorithm.offline_episodes": 2,
     "algorithm.warmup_steps": 200,
     "algorithm.actor_delay_updates": 0,  # trials differ early, so that ASHA has something to stop

@@ -1,10 +1,11 @@
-"""Which exploration lets a residual learn: the experiment behind the shipped defaults.
+"""Which exploration lets a residual learn: the experiment behind the first defaults.
 
     python -m experiments.studies.exploration --output_dir=outputs/exploration
 
-Every variant is the default task with one thing changed, same seed, same collected base data, same
-evaluation on the validation states. Writes `exploration.csv` (success over environment steps) and
-`exploration.png` into `--results_dir`. Finished variants are not run again.
+Every variant is the default task with `FIRST_DEFAULTS` and one thing changed, same seed, same
+collected base data, same evaluation on the validation states. Writes `exploration.csv` (success
+over environment steps) and `exploration.png` into `--results_dir`. Finished variants are not run
+again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from matplotlib.figure import Figure
 from pld_ray.cli import main as pld_ray
 from pld_ray.runs.journal import read_history
 
+FIRST_DEFAULTS = [
+    *("--algorithm.n_step=3", "--algorithm.gamma=0.98", "--algorithm.utd=1"),
+    *("--algorithm.critic_actor_update_ratio=2", "--algorithm.actor_delay_updates=1500"),
+    *("--algorithm.num_critics=2", "--algorithm.ema_decay=0", "--algorithm.success_imitation=0"),
+    *("--algorithm.log_std_init=-1", "--algorithm.exploration_rho=0.9"),
+]
 VARIANTS: dict[str, list[str]] = {
     "default: AR(1) 0.9, xyz": [],
     "white noise": ["--algorithm.exploration_noise=white"],
@@ -52,6 +59,7 @@ def main() -> None:
                 "--evaluation.held_states=10",
                 "--checkpoint.interval_steps=0",
                 "--tracking.enabled=false",
+                *FIRST_DEFAULTS,
                 *VARIANTS[name],
             ]
         )
@@ -98,7 +106,7 @@ def plot(curves: dict[str, list[tuple[int, float]]], path: pathlib.Path) -> None
         xlabel="environment steps",
         ylabel="success on the validation states",
         ylim=(-0.02, 1.02),
-        title="One change at a time from the default",
+        title="One change at a time from the first default",
     )
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -12,7 +12,7 @@ from typing import Literal
 from pld_ray.config.learner import LearnerParams
 from pld_ray.config.residual_sac_checks import validate_params
 from pld_ray.config.residual_sac_phases import PhaseParams
-from pld_ray.options import option
+from pld_ray.options import option, with_default
 
 
 @dataclass
@@ -24,21 +24,24 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     """
 
     # --- returns ---------------------------------------------------------------------------------
-    n_step: int = option(3, "Length of the TD return (1 is formula 12).", within="[1, 1000]")
+    n_step: int = option(16, "Length of the TD return (1 is formula 12).", within="[1, 1000]")
+    gamma: float = with_default(LearnerParams, "gamma", 0.99)
 
     # --- learning --------------------------------------------------------------------------------
     critic_actor_update_ratio: int = option(
         2, "Critic steps per actor (and temperature) step.", within="[1, 1e6]"
     )
     actor_delay_updates: int = option(
-        1_500,
+        3_000,
         "Critic steps before the first actor step: the critic first sees explored actions, "
         "where its gradient in the action means something.",
         within="[0, 1e10]",
     )
     temperature_lr: float = option(3e-4, "Learning rate of log alpha.", within="(0, 10]")
+    ema_decay: float = with_default(LearnerParams, "ema_decay", 0.998)
 
     # --- critic ----------------------------------------------------------------------------------
+    num_critics: int = with_default(LearnerParams, "num_critics", 5)
     otf_candidates: int = option(
         1,
         "K of on-the-fly backup: candidates at x', the best is bootstrapped (formulas 8-11).",
@@ -77,13 +80,13 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         0.0, "Weight of ||delta||^2 in the actor loss.", within="[0, 1e6]"
     )
     success_imitation: float = option(
-        0.0,
+        0.05,
         "Weight of ||delta - executed delta||^2 in the actor loss, on rows of successful episodes "
         "alone: what works stays as it was.",
         within="[0, 1e6]",
     )
     log_std_init: float = option(
-        -1.0, "Log standard deviation that the actor begins with.", within="[-100, 20]"
+        -1.5, "Log standard deviation that the actor begins with.", within="[-100, 20]"
     )
     log_std_min: float = option(-5.0, "Least log standard deviation.", within="[-100, 20]")
     log_std_max: float = option(2.0, "Greatest log standard deviation.", within="[-100, 20]")

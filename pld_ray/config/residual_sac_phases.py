@@ -91,7 +91,7 @@ class PhaseParams:
         "`ar1` (unit-variance AR(1)) or `held` (one draw held for exploration_hold steps).",
     )
     exploration_rho: float = option(
-        0.9, "AR(1) coefficient: noise lasts for some 1 / (1 - rho) steps.", within="[0, 1)"
+        0.97, "AR(1) coefficient: noise lasts for some 1 / (1 - rho) steps.", within="[0, 1)"
     )
     exploration_hold: int = option(
         8, "Steps for which one draw of `held` noise is kept.", within="[1, 1e6]"
@@ -102,6 +102,12 @@ class PhaseParams:
         20,
         "Successful base-policy episodes for the offline buffer; 0 trains on online data only.",
         within="[0, 1e6]",
+    )
+    collection_steps: int = option(
+        8_000,
+        "Environment steps after which the base policy's collection ends with fewer successes, but "
+        "one at least; 0 waits for all of them.",
+        within="[0, 1e10]",
     )
     warmup_steps: int = option(
         2_000,

@@ -37,6 +37,7 @@ NOT_DATA = (
 """Entries of `env_config` that shape no column."""
 SHAPING_PARAMS = (
     "offline_episodes",
+    "collection_steps",
     "warmup_steps",
     "warmup_actions",
     "compose_base",
@@ -77,7 +78,8 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
 class BaseCollection:
     """Plays the base policy alone until both rings have what they need, or reads a cache.
 
-    The first `offline_episodes` successes go to the offline ring. The warm-up (formula 5) is a
+    The first `offline_episodes` successes go to the offline ring, or those of the first
+    `collection_steps` steps where that are fewer, but one at least. The warm-up (formula 5) is a
     plain base rollout: the first episodes, successes and failures in the order in which they
     began, until they hold `warmup_steps` steps. A success may be in both; a failure after the
     warm-up is not kept. A random warm-up is collected after the successes instead.
@@ -166,7 +168,9 @@ class BaseCollection:
         return self._offline_incomplete() or self._warmup_incomplete()
 
     def _offline_incomplete(self) -> bool:
-        wanted = self.params.offline_episodes
+        wanted, limit = self.params.offline_episodes, self.params.collection_steps
+        if self.offline and limit and sum(self.rounds) >= limit:
+            return False
         return not self.config.demo_path and len(self.offline) < wanted
 
     def _warmup_incomplete(self) -> bool:

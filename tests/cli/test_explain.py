@@ -76,6 +76,7 @@ ARM = [
 def test_every_listed_value_is_accepted_and_another_is_not(field):
     needs = {
         "algorithm.task_embedding": ["--algorithm.text_encoder_path=x"],
+        "algorithm.actor_loss": ["--algorithm.success_imitation=0"],
         "algorithm.gripper": ["--algorithm.residual_dims=[]"],
         "algorithm.image_pooling": ["--algorithm.vision_encoder_name=policy"],
         "intervention.device": ["--runners.num_env_runners=0"],

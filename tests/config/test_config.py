@@ -49,7 +49,7 @@ def test_an_option_that_is_gone_is_read_where_it_did_nothing_and_refused_elsewhe
         (["--tau=0.1"], "tau does not exist; did you mean algorithm.tau"),
         (["--algorithm.utd=fast"], r"algorithm.utd='fast': must be a number in \[0, 1000\]"),
         (["--algorithm.tau=3"], r"algorithm\.tau=3\.0: must be a number in \(0, 1\]"),
-        (["--algorithm.num_subsample_critics=5"], "between 1 and num_critics=2"),
+        (["--algorithm.num_subsample_critics=6"], "between 1 and num_critics=5"),
         (["--policy.placement=gpu"], "policy.placement='gpu': must be inline or pool"),
         (["--runners.num_learners=-1"], r"runners.num_learners=-1: must be a whole number"),
         (["--config_path=missing.yaml"], "missing.yaml: no such file"),

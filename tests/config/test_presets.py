@@ -1,5 +1,6 @@
 """Every value of a preset against a table of its source, in the source's own numbers."""
 
+import dataclasses
 import math
 
 import pytest
@@ -13,6 +14,7 @@ from pld_ray.config.file import load_config
 from pld_ray.config.presets import PRESETS, preset_names
 
 ACTION_DIM = 7
+WITHOUT_OURS = {"success_imitation": 0.0, "ema_decay": 0.0}
 
 PLD = {
     "the paper, Table 5": {
@@ -46,6 +48,7 @@ PLD = {
     },
     "seed 002, 12.3": {"residual_scale_schedule": "linear", "residual_scale_init": 0.0},
     "ours": {"residual_scale_steps": 10_000, "calql_steps": 5_000, "calql_alpha": 1.0},
+    "what it has not": WITHOUT_OURS,
 }
 SPEC = {
     "seed 002, 13": {
@@ -78,6 +81,7 @@ SPEC = {
     },
     "seed 002, 10.2: its loop": {"critic_actor_update_ratio": 1, "actor_delay_updates": 0},
     "ours": {"calql_steps": 5_000, "calql_alpha": 1.0},
+    "what it has not": WITHOUT_OURS,
 }
 CQL_MIN_Q_WEIGHT, REWARD_SCALE, REWARD_BIAS, DISCOUNT = 5.0, 10.0, -5.0, 0.99
 CALQL = {
@@ -125,6 +129,7 @@ CALQL = {
         "exploration_noise": "white",
     },
     "ours": {"calql_steps": 5_000},
+    "what it has not": WITHOUT_OURS,
 }
 HILSERL = {
     "seed 003, 3.2, and HIL-SERL's configuration of its tasks": {
@@ -180,6 +185,7 @@ HILSERL = {
         "exploration_noise": "white",
         "critic_atoms": 1,
     },
+    "what it has not": WITHOUT_OURS,
 }
 LEARNT_GRIPPERS = {"residual_dims": [], "gripper": "discrete", "grasp_penalty": 0.02}
 HILSERL_SINGLE = HILSERL | {"003, 1.3": LEARNT_GRIPPERS | {"gripper_dims": [6]}}
@@ -220,6 +226,7 @@ RLPD = {
         "exploration_noise": "white",
         "critic_atoms": 1,
     },
+    "what it has not": WITHOUT_OURS,
 }
 HG_DAGGER = {
     "Kelly et al. (2019), algorithm 1": {
@@ -233,6 +240,7 @@ HG_DAGGER = {
         "warmup_steps": 500,
         "use_probing": False,
     },
+    "what it has not": WITHOUT_OURS,
 }
 QC = {
     "the authors' acfql.py, actor_type best-of-n": {
@@ -370,6 +378,12 @@ def test_a_preset_of_another_command_is_refused():
         load_config(TrainConfig, ["--config_path=qc"])
     with pytest.raises(ConfigError, match=r"rlpd: key algorithm\.\w+ does not exist"):
         load_config(ACRLPDTrainConfig, ["--config_path=rlpd"])
+
+
+@pytest.mark.parametrize("name", ["tabletop", "libero_spatial", "libero_object", "libero_goal"])
+def test_every_task_is_learnt_with_one_configuration(name):
+    """Experiments/results/learning: a preset of a task changes nothing of the algorithm."""
+    assert preset(name) == dataclasses.replace(TrainConfig().algorithm, precision="auto")
 
 
 @pytest.mark.parametrize("name", sorted({*preset_names()} - CHUNKED))

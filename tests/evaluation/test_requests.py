@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from update_fixtures import PLAIN
 
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import film_init_state
@@ -28,6 +29,7 @@ def algorithm(ray_cluster):
         .env_runners(num_env_runners=1, num_cpus_per_env_runner=0.5)
         .evaluation(evaluation_num_env_runners=2)
         .training(
+            **PLAIN,
             offline_episodes=0,
             warmup_steps=100,
             warmup_actions="random",

@@ -44,6 +44,7 @@ def config(tmp_path) -> TrainConfig:
     config.env.entry_point = "envs.point:PointEnv"
     config.policy.type = "none"
     config.algorithm.gripper = "continuous"
+    config.algorithm.gamma = 0.98
     return config
 
 

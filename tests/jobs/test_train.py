@@ -271,8 +271,8 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
 
 def test_a_dry_run_says_what_the_replay_takes_and_refuses_what_cannot_fit(capsys):
     assert main(["train", *SMALL, "--dry_run"]) == 0
-    # 53 float32 values a row (state 8 + 24, two actions of 7, seven others), and two int64
-    online = 250_000 * (53 * 4 + 16) / 1e6
+    # 54 float32 values a row (state 8 + 24, two actions of 7, eight others), and two int64
+    online = 250_000 * (54 * 4 + 16) / 1e6
     assert f"{online:,.0f} MB online" in capsys.readouterr().out
     assert main(["train", *SMALL, "--dry_run", "--algorithm.online_capacity=1000000000"]) == 2
     message = capsys.readouterr().err

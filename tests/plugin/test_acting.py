@@ -31,7 +31,7 @@ class Counting:
 
 @pytest.fixture
 def policy():
-    params = ResidualSACParams(residual_dims=[], hidden_dims=[4])
+    params = ResidualSACParams(residual_dims=[], hidden_dims=[4], ema_decay=0.0)
     networks = ResidualNetworks.of_spaces(  # the actor starts at zero: base + residual is the base
         with_base_policy(Counting(), OBSERVATIONS, ACTIONS), ACTIONS, params
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from update_fixtures import PLAIN
 
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.evaluation.play import play_init_states
@@ -19,6 +20,7 @@ SMALL = [
     "--algorithm.hidden_dims=[16,16]",
     "--algorithm.residual_scale=0.5",
     "--algorithm.init_final=0.05",
+    *(f"--algorithm.{name}={value}" for name, value in PLAIN.items()),
     "--runners.num_env_runners=0",
     "--runners.sample_steps=60",
     "--seed=3",

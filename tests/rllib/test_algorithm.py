@@ -8,6 +8,7 @@ import ray
 import torch
 from local import local_learner
 from ray.rllib.core import DEFAULT_MODULE_ID
+from update_fixtures import PLAIN
 
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.rllib.config import ResidualSACConfig
@@ -23,6 +24,7 @@ def small_config(**training):
         .env_runners(num_env_runners=0)
         .training(
             **{
+                **PLAIN,
                 "offline_episodes": 0,
                 "warmup_steps": 80,
                 "batch_size": 16,

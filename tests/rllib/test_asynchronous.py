@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from update_fixtures import PLAIN
 
 from pld_ray.rllib.asynchronous import AsynchronousLoop
 from pld_ray.rllib.config import ResidualSACConfig
@@ -24,6 +25,7 @@ def point_config(num_learners=0, num_env_runners=2, **training):
         .learners(num_learners=num_learners, num_cpus_per_learner=0.5)
         .training(
             **{
+                **PLAIN,
                 "offline_episodes": 0,
                 "warmup_steps": 200,
                 "warmup_actions": "random",

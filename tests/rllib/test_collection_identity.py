@@ -44,8 +44,8 @@ CANNOT_SHAPE_A_COLUMN = {
 }  # fmt: skip
 GROUPS_AFTER = ("evaluation", "checkpoint", "placement", "tracking")
 IN_IDENTITY = {
-    "offline_episodes", "warmup_steps", "warmup_actions", "compose_base", "gripper",
-    "gripper_dims", "grasp_penalty",
+    "offline_episodes", "collection_steps", "warmup_steps", "warmup_actions", "compose_base",
+    "gripper", "gripper_dims", "grasp_penalty",
 }  # fmt: skip
 CHOICES: dict[str, Any] = {
     "algorithm.gripper": "discrete",

@@ -8,6 +8,7 @@ import torch
 from local import local_learner
 from point_demonstrations import record
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from update_fixtures import PLAIN
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.config.residual_sac import ResidualSACParams
@@ -106,6 +107,7 @@ def helped_config(**training):
         .human(device="scripted", patience_steps=5, hold_steps=8)
         .training(
             **{
+                **PLAIN,
                 "offline_episodes": 0,
                 "warmup_steps": 60,
                 "warmup_actions": "random",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
+from update_fixtures import PLAIN
 
 from pld_ray.data.norm_stats import NormStats
 from pld_ray.data.normalizer import Normalizer
@@ -22,6 +23,7 @@ def make_learner(**training):
         .base_policy(type="none")
         .training(
             **{
+                **PLAIN,
                 "batch_size": 8,
                 "hidden_dims": [8, 8],
                 "residual_dims": [],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from local import local_learner
+from update_fixtures import PLAIN
 
 from pld_ray.rllib.config import ResidualSACConfig
 
@@ -24,6 +25,7 @@ def small_config(**training):
         .env_runners(num_env_runners=0)
         .training(
             **{
+                **PLAIN,
                 "offline_episodes": 1,
                 "warmup_steps": 80,
                 "batch_size": 16,
@@ -144,6 +146,23 @@ def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
     assert online["action"][:, :6].std(0).min() > 0.4  # uniform: 0.58
     assert (online["action"][:, :6].sign() != online["base_action"][:, :6].sign()).any(0).all()
     assert torch.equal(online["action"][:, 6], online["discrete_action"] - 1)
+
+
+@pytest.mark.parametrize("limit", [1, 600])
+def test_a_collection_ends_with_fewer_successes_but_with_one(build, limit):
+    """A base policy that seldom succeeds leaves steps to learn in."""
+    algorithm = build(
+        small_config(calql_steps=0, offline_episodes=50, warmup_steps=2, collection_steps=limit)
+    )
+    algorithm.initialize()
+    offline, rounds = local_learner(algorithm).replay.offline, algorithm.collection.rounds
+    successes = offline.column("reward", offline.start_rows()).sum()
+    if limit == 1:  # nothing succeeds in the first round: it went on to the first success
+        assert len(rounds) > 1
+        assert successes == 1
+    else:
+        assert sum(rounds[:-1]) < limit <= sum(rounds)
+        assert 1 <= successes < 50
 
 
 def test_a_discrete_gripper_is_stored_learned_and_penalised(build):

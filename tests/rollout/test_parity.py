@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from update_fixtures import PLAIN
 
 import envs
 from pld_ray.policies import load_base_policy
@@ -50,7 +51,9 @@ def test_zero_residual_scale_executes_the_base_policy_bit_for_bit(placement, ref
         .environment(env_config=ENV)
         .base_policy(placement=placement)
         .env_runners(num_env_runners=0, num_envs_per_env_runner=2)
-        .training(residual_scale=0.0, offline_episodes=0, use_probing=False, hidden_dims=[8])
+        .training(
+            **PLAIN, residual_scale=0.0, offline_episodes=0, use_probing=False, hidden_dims=[8]
+        )
         .debugging(seed=0, log_level="ERROR")
     )
     algorithm = config.build_algo()

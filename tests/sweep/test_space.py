@@ -56,7 +56,7 @@ def test_points_are_the_whole_grid_with_every_variant_and_seed(load):
             "space": {
                 "algorithm.utd": {"grid": [1, 2]},
                 "algorithm.num_critics, algorithm.num_subsample_critics": {
-                    "grid": [[2, 2], [5, 2]]
+                    "grid": [[2, 2], [6, 2]]
                 },
             },
             "variants": {"plain": {}, "no_probing": {"algorithm.use_probing": False}},
@@ -67,7 +67,7 @@ def test_points_are_the_whole_grid_with_every_variant_and_seed(load):
     assert len(found) == num_trials(sweep) == 2 * 2 * 2 * 2
     assert len({describe(point) for point in found}) == 16
     config = sweep.trial_config(found[-1])
-    assert (config.algorithm.utd, config.algorithm.num_critics, config.seed) == (2, 5, 4)
+    assert (config.algorithm.utd, config.algorithm.num_critics, config.seed) == (2, 6, 4)
     assert config.algorithm.use_probing is False
     assert sweep.trial_config(found[0]).algorithm.use_probing is True
     seeds_of_a_point = [p for p in found if label(p) == label(found[0])]
@@ -144,8 +144,8 @@ def test_a_wrong_file_is_refused_with_what_to_mend(load, mapping, message):
 
 
 def test_a_value_that_no_trial_can_have_names_its_point(load):
-    sweep = load({"space": {"algorithm.num_subsample_critics": {"grid": [1, 3]}}})
-    with pytest.raises(ConfigError, match=r"critics=3, seed=0: .*between 1 and num_critics=2"):
+    sweep = load({"space": {"algorithm.num_subsample_critics": {"grid": [1, 6]}}})
+    with pytest.raises(ConfigError, match=r"critics=6, seed=0: .*between 1 and num_critics=5"):
         sweep.trial_config(sweep_points(sweep)[1])
 
 

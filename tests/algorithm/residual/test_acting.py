@@ -18,9 +18,8 @@ def make_networks(seed=0, **params):
         KEYS[1]: gym.spaces.Box(-np.inf, np.inf, (6,), np.float32),
         "base_action": gym.spaces.Box(-1, 1, (3,), np.float32),
     }
-    params = ResidualSACParams(
-        **{"residual_dims": [], "hidden_dims": [16, 24], "residual_scale": 0.7, **params}
-    )
+    plain = {"residual_dims": [], "hidden_dims": [16, 24], "residual_scale": 0.7, "ema_decay": 0.0}
+    params = ResidualSACParams(**(plain | params))
     actions = gym.spaces.Box(np.float32([-1, -0.5, -1]), np.float32([1, 1, 0.5]))
     networks = ResidualNetworks.of_spaces(gym.spaces.Dict(spaces), actions, params, seed)
     networks.keep_what_acts()

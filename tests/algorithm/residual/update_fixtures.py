@@ -10,6 +10,18 @@ from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
 
 OBS, ACT, BATCH = 5, 3, 16
+PLAIN = {
+    "n_step": 3,
+    "gamma": 0.98,
+    "utd": 1.0,
+    "critic_actor_update_ratio": 2,
+    "num_critics": 2,
+    "ema_decay": 0.0,
+    "success_imitation": 0.0,
+    "log_std_init": -1.0,
+    "exploration_rho": 0.9,
+}
+"""A learner of two critics that owes one update per step, without average and imitation."""
 
 
 def make_params(**kwargs):
@@ -24,7 +36,7 @@ def make_params(**kwargs):
         "actor_delay_updates": 0,
         "critic_atoms": 1,
     }
-    return ResidualSACParams(**(defaults | kwargs))
+    return ResidualSACParams(**(PLAIN | defaults | kwargs))
 
 
 def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT):
