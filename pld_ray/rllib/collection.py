@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pathlib
 from typing import Any
 
@@ -23,6 +24,8 @@ from pld_ray.rollout.episode import all_with_success, concatenate_episodes, spli
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
+
+log = logging.getLogger("pld_ray")
 
 STATE_FILE = "collection"
 """Of a checkpoint that was made while collecting, without suffix."""
@@ -125,6 +128,7 @@ class BaseCollection:
             self.rounds.append(sum(batch.num_env_steps for batch in batches))
             self._count(self.rounds[-1])
             self._sort(batches)
+            self._warn_without_success()
             if not self._incomplete() and (cache := self._cache()) is not None:
                 cache.save(self.offline, self.warmup, self.rounds)
         if self._counted < len(self.rounds) or self._incomplete():
@@ -172,6 +176,17 @@ class BaseCollection:
         if self.offline and limit and sum(self.rounds) >= limit:
             return False
         return not self.config.demo_path and len(self.offline) < wanted
+
+    def _warn_without_success(self) -> None:
+        """Once, where the collection would end but nothing has succeeded."""
+        limit, steps = self.params.collection_steps, sum(self.rounds)
+        passed = steps - self.rounds[-1] < limit <= steps
+        if passed and not self.offline and self._offline_incomplete():
+            log.warning(
+                "the base policy has not succeeded once in %d steps: collection goes on until it "
+                "does; for one that cannot, set algorithm.offline_episodes=0 or give --demo_path",
+                steps,
+            )
 
     def _warmup_incomplete(self) -> bool:
         return num_steps(self.warmup) < self.params.warmup_steps

@@ -149,7 +149,7 @@ def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
 
 
 @pytest.mark.parametrize("limit", [1, 600])
-def test_a_collection_ends_with_fewer_successes_but_with_one(build, limit):
+def test_a_collection_ends_with_fewer_successes_but_with_one(build, limit, caplog):
     """A base policy that seldom succeeds leaves steps to learn in."""
     algorithm = build(
         small_config(calql_steps=0, offline_episodes=50, warmup_steps=2, collection_steps=limit)
@@ -160,6 +160,7 @@ def test_a_collection_ends_with_fewer_successes_but_with_one(build, limit):
     if limit == 1:  # nothing succeeds in the first round: it went on to the first success
         assert len(rounds) > 1
         assert successes == 1
+        assert caplog.text.count("has not succeeded once in") == 1
     else:
         assert sum(rounds[:-1]) < limit <= sum(rounds)
         assert 1 <= successes < 50
