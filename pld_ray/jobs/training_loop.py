@@ -218,8 +218,7 @@ class TrainingLoop:
         if self.algorithm.updates == 0:
             self.logger.warning(
                 "all %d total_steps went into %s: nothing was learnt. Raise total_steps, or lower "
-                "algorithm.offline_episodes (base successes to collect), collection_steps or "
-                "warmup_steps",
+                "algorithm.offline_episodes (base successes), collection_steps or warmup_steps",
                 self.config.total_steps,
                 "the collection" if self.algorithm.phase == "collect" else "collection and Cal-QL",
             )
