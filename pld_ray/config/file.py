@@ -14,9 +14,10 @@ from typing import Any, Literal, get_origin
 
 import yaml
 
-from pld_ray.config import ConfigError
-from pld_ray.config.acrlpd_train import check_command
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import check_command, config_class_of
 from pld_ray.config.presets import find_preset
+from pld_ray.config.residual_sac import BEFORE
 from pld_ray.config.seed_names import our_key
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
 from pld_ray.options import as_type, fields_of, fits, from_text, shown, unfit, without_none
@@ -68,7 +69,25 @@ def read_config(config_class: type, path: str | os.PathLike[str]) -> Any:
     Raises:
         ConfigError: naming the file and what is wrong with it.
     """
-    config = decode(config_class, read_mapping(path), f"{path}: ")
+    return checked(decode(config_class, read_mapping(path), f"{path}: "), path)
+
+
+def read_stored(path: str | os.PathLike[str]) -> Any:
+    """The configuration of a run in its folder: what an older release did not name is as it was.
+
+    Raises:
+        ConfigError: as `read_config`.
+    """
+    mapping = read_mapping(path)
+    config_class = config_class_of(mapping)
+    algorithm = mapping.get("algorithm")
+    if config_class is TrainConfig and isinstance(algorithm, Mapping):
+        mapping = {**mapping, "algorithm": {**BEFORE, **algorithm}}
+    return checked(decode(config_class, mapping, f"{path}: "), path)
+
+
+def checked(config: Any, path: str | os.PathLike[str]) -> Any:
+    """The configuration of a file; ConfigError names the file where it cannot be so."""
     try:
         config.validate()
     except ConfigError as error:

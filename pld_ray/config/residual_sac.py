@@ -7,12 +7,15 @@ this one dataclass, so a parameter has the same name and default wherever it app
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pld_ray.config.learner import LearnerParams
 from pld_ray.config.residual_sac_checks import validate_params
 from pld_ray.config.residual_sac_phases import PhaseParams
 from pld_ray.options import option, with_default
+
+BEFORE: dict[str, Any] = {"ema_decay": 0.0, "success_imitation": 0.0, "collection_steps": 0}
+"""Options that a run or policy stored by an older release may not name, and what held then."""
 
 
 @dataclass
@@ -60,8 +63,8 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     actor_loss: Literal["sac", "hg_dagger"] = option(
         "sac",
         "`sac`, or `hg_dagger`: the actor imitates what a person did, in interventions and "
-        "demonstrations, and learns nothing else; no critic and no temperature is trained, and "
-        "each update is a step of the actor. Experimental.",
+        "demonstrations, and learns nothing else (success_imitation=0); no critic and no "
+        "temperature is trained, and each update is a step of the actor. Experimental.",
     )
     temperature_init: float = option(0.002, "alpha_0.", within="(0, 1e6]")
     log_alpha_min: float = option(-12.0, "Floor of log alpha.", within="[-100, 100]")

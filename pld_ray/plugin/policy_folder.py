@@ -184,13 +184,14 @@ def load_networks(
 
     from pld_ray.algorithm.residual.networks import ResidualNetworks
     from pld_ray.config import ResidualSACParams
+    from pld_ray.config.residual_sac import BEFORE
     from pld_ray.networks.encoders.weights import with_weights_of
 
     params = with_weights_of(folder, settings["networks"]["params"])
     networks = ResidualNetworks.of_spaces(
         spaces,
         actions,
-        ResidualSACParams(**params),
+        ResidualSACParams(**{**BEFORE, **params}),
         tasks=tuple(settings["networks"].get("tasks", ())),
     )
     networks.keep_what_acts()

@@ -16,7 +16,7 @@ from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import command_of, config_class_of
-from pld_ray.config.file import dump_config, read_config, read_mapping
+from pld_ray.config.file import dump_config, read_mapping, read_stored
 from pld_ray.errors import UserError
 from pld_ray.files.atomic import write_atomically, write_json_atomically
 from pld_ray.files.lock import STALE_S, FolderLock
@@ -115,7 +115,7 @@ class RunDir:
                 f"{self.path} is a run of pld-ray {command_of(config_class)}, which this command "
                 "does not take: pld-ray show says what can be done with it"
             )
-        config = read_config(config_class, path)
+        config = read_stored(path)
         own = [field.name for field in fields(config_class)]
         last = LAST if LAST in own else own[-1]
         if lacking := (WRITTEN.intersection(own) | {last}) - mapping.keys():

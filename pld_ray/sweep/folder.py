@@ -8,8 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.acrlpd_train import config_class_of
-from pld_ray.config.file import read_config, read_mapping
+from pld_ray.config.file import read_config, read_stored
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE, SWEEP_FILE, TRIALS, trial_folder
 from pld_ray.sweep import plan
@@ -60,7 +59,7 @@ def read_base(folder: pathlib.Path) -> TrainConfig:
         ConfigError: the file is missing or damaged.
     """
     path = folder / BASE_FILE
-    return read_config(config_class_of(read_mapping(path)), path)
+    return read_stored(path)
 
 
 def read_record(folder: pathlib.Path) -> dict[str, Any]:

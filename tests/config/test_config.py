@@ -1,10 +1,11 @@
 import pathlib
+import re
 
 import pytest
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.file import dump_config, load_config
+from pld_ray.config.file import dump_config, load_config, read_config, read_stored
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_grippers
 from pld_ray.jobs.build import offline_cache_folder
@@ -40,6 +41,19 @@ def test_an_option_that_is_gone_is_read_where_it_did_nothing_and_refused_elsewhe
         load_config(TrainConfig, [f"--config_path={path}"])
     with pytest.raises(ConfigError, match=r"evaluation\.at_final_scale does not exist"):
         load_config(TrainConfig, ["--evaluation.at_final_scale=false"])
+
+
+def test_a_stored_run_is_as_it_was_when_it_lacks_options_that_came_later(tmp_path):
+    path = tmp_path / "config.yaml"
+    stored = dump_config(TrainConfig())
+    for name in ("ema_decay", "success_imitation", "collection_steps"):
+        stored = re.sub(rf"\n  {name}: .*", "", stored)
+    path.write_text(stored)
+    then = read_stored(path).algorithm
+    assert (then.ema_decay, then.success_imitation, then.collection_steps) == (0, 0, 0)
+    assert read_config(TrainConfig, path) == TrainConfig()  # a user's file has today's defaults
+    path.write_text(dump_config(TrainConfig()))
+    assert read_stored(path) == TrainConfig()
 
 
 @pytest.mark.parametrize(
