@@ -23,6 +23,7 @@ class Parser(argparse.ArgumentParser):
         takes_settings: there is a configuration, which `--print_config` prints and whose keys
             `--explain` explains; what is not declared here is left for it, in `settings`.
         config_class: of that configuration, see `configuration`.
+        trial_class: of what a sweep varies, where that is another one.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Parser(argparse.ArgumentParser):
         meaning: str = "",
         takes_settings: bool = False,
         config_class: str = "TrainConfig",
+        trial_class: str | None = None,
     ) -> None:
         super().__init__(
             prog=f"pld-ray {command}",
@@ -39,6 +41,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=HelpFormatter,
         )
         self.takes_settings, self.config_class = takes_settings, config_class
+        self.trial_class = trial_class or config_class
         if takes_settings:
             self.switch("print_config", "print the complete configuration and stop")
             explain = self.value(
@@ -107,10 +110,18 @@ class Parser(argparse.ArgumentParser):
         return found
 
     def configuration_keys(self, **_: Any) -> list[str]:
-        """Every key and group of the command's configuration."""
+        """Every key and group of the command's configuration, and of its trials'."""
         from pld_ray.config.explain import config_fields
 
-        return list(config_fields(configuration(self.config_class)))
+        own, trials = configuration(self.config_class), configuration(self.trial_class)
+        return list({**config_fields(own), **config_fields(trials)})
+
+    def class_with(self, key: str) -> Any:
+        """The configuration that has a key: the command's own, else that of its trials."""
+        from pld_ray.config.explain import config_fields
+
+        own, group = configuration(self.config_class), key.removeprefix("--").partition(".")[0]
+        return own if group in config_fields(own) else configuration(self.trial_class)
 
     def kind(self, arg: str) -> str:
         """What someone wanted to give."""
@@ -212,5 +223,9 @@ def configuration(name: str) -> Any:
     from pld_ray.config.classifier import ClassifierConfig
     from pld_ray.config.distill import DistillConfig
 
+    if name == "SweepConfig":
+        from pld_ray.sweep.config import SweepConfig
+
+        return SweepConfig
     classes = (*NAMED.values(), DistillConfig, ClassifierConfig)
     return {each.__name__: each for each in classes}.get(name, TrainConfig)

@@ -59,9 +59,7 @@ def with_settings(parser: Parser, command: str) -> Parser:
     from pld_ray.options import choices_of, fields_of
 
     config_class: type = configuration(parser.config_class)
-    if command == "sweep":
-        from pld_ray.sweep.config import SweepConfig as config_class
-    else:
+    if command != "sweep":
         parser.value("config_path", "FILE", "file, or shipped preset").completer = files_and_presets
     for field in fields_of(config_class):
         if not field.is_group:

@@ -103,7 +103,8 @@ def run_command(module: Any, args: list[str]) -> int:
         if parser.takes_settings:
             from pld_ray.config.explain import list_groups
 
-            print(f"\n{list_groups(configuration(parser.config_class))}")
+            command = parser.prog.removeprefix("pld-ray ")
+            print(f"\n{list_groups(configuration(parser.config_class), command)}")
         return 0
     from pld_ray.config.credentials import refuse_password
 
@@ -113,7 +114,7 @@ def run_command(module: Any, args: list[str]) -> int:
     if getattr(found, "explain", None) is not None:
         from pld_ray.config.explain import explain
 
-        print(explain(found.explain, configuration(parser.config_class)))
+        print(explain(found.explain, parser.class_with(found.explain)))
         return 0
     return int(module.run(found))
 

@@ -15,8 +15,10 @@ def parser() -> Parser:
         "sweep",
         "Any key of the sweep file is a flag too, such as --scheduler.type=asha "
         "--seeds=[0,1,2] --stop.wall_time_s=3600 --max_concurrent=4. Examples are in "
-        "experiments/sweeps/.",
+        "experiments/sweeps/. --explain explains keys of trials too, those of pld-ray train.",
         takes_settings=True,
+        config_class="SweepConfig",
+        trial_class="TrainConfig",
     )
     parser.positional("file", "sweep file, FILE.yaml", "?")
     parser.value("resume", "DIR", "go on with a sweep; --ray_address alone may be given anew")

@@ -37,13 +37,14 @@ def explain(key: str, config_class: Any = TrainConfig) -> str:
     return _group_text(found, fields) if found.is_group else _field_text(found, config_class)
 
 
-def list_groups(config_class: Any = TrainConfig) -> str:
+def list_groups(config_class: Any = TrainConfig, command: str = "train") -> str:
     """Every group of the configuration with its meaning, and the keys outside of groups."""
     top = [field for key, field in config_fields(config_class).items() if "." not in key]
     width = max(len(field.key) for field in top)
     room = WIDTH - width - 4
     lines = [
-        "Keys, by group (pld-ray train --explain GROUP lists them, --explain KEY explains one):"
+        f"Keys, by group (pld-ray {command} --explain GROUP lists them, --explain KEY explains "
+        "one):"
     ]
     for field in sorted(top, key=lambda field: not field.is_group):
         name = f"{field.key}.*" if field.is_group else field.key

@@ -7,6 +7,7 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.explain import config_fields, explain, presets_with
 from pld_ray.config.file import field_names, load_config
 from pld_ray.options import choices_of
+from pld_ray.sweep.config import SweepConfig
 
 KEYS = [name for name in field_names(TrainConfig) if not name.endswith("*")]
 
@@ -112,3 +113,22 @@ def test_an_option_with_few_values_or_a_range_says_so():
     assert "  range    (0, 1]" in explain("algorithm.tau")
     assert "  range    [0, 60000] ms" in explain("policy.max_wait_ms")
     assert "torchvision:NAME" in explain("algorithm.vision_encoder_name")
+
+
+SWEEP_KEYS = [name for name in field_names(SweepConfig) if not name.endswith("*")]
+
+
+@pytest.mark.parametrize("key", [*SWEEP_KEYS, "algorithm.n_step", "--max_concurrent"])
+def test_a_sweep_explains_its_own_keys_and_those_of_its_trials(key, capsys):
+    assert main(["sweep", "--explain", key]) == 0
+    assert capsys.readouterr().out.startswith(key.removeprefix("--"))
+
+
+def test_each_commands_help_lists_its_own_keys_and_names_itself(capsys):
+    assert main(["sweep", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "pld-ray sweep --explain GROUP" in text
+    assert "  max_concurrent " in text
+    assert "  runners.*" not in text
+    assert main(["acrlpd", "--help"]) == 0
+    assert "pld-ray acrlpd --explain GROUP" in capsys.readouterr().out
