@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs import LiberoEnv
-from envs.demonstrator import Demonstrator
+from envs.demonstrator import Demonstrator, find_grasp
 from envs.evaluate_expert import evaluate, main
 from envs.experts import Perception, PickPlaceExpert
 from envs.pld_tabletop import SUITE, TASKS
@@ -39,6 +39,29 @@ def test_what_is_left_to_go_shrinks_in_every_phase(task):
     env.close()
     assert info["is_success"]
     assert longest < 12  # the gripper shuts
+
+
+@pytest.mark.parametrize("thing", ["milk", "orange_juice", "butter", "bbq_sauce"])
+def test_the_demonstrator_takes_things_of_libero_to_the_basket(libero_assets, thing):
+    """Believing that it holds nothing, it would let go of LIBERO's wide milk carton."""
+    env = LiberoEnv(
+        "libero_object", f"pick_up_the_{thing}_and_place_it_in_the_basket", assets=libero_assets
+    )
+    env.reset(options={"init_state_id": 1})
+    demonstrator, over = Demonstrator(env, Perception()), False
+    while not over:
+        *_, terminated, truncated, info = env.step(demonstrator.act())
+        over = terminated or truncated
+    env.close()
+    assert info["is_success"]
+
+
+def test_a_grasp_is_found_by_all_of_its_words():
+    milk, carton = find_grasp("pick_up_the_milk_and_place_it_in_the_bin"), 0.053
+    assert find_grasp("pick_up_the_milk_and_place_it_in_the_basket").opening == carton
+    assert milk.opening < carton - 0.006  # so the one does not do for the other
+    with pytest.raises(ValueError, match="add its object to GRASPS"):
+        find_grasp("open_the_top_drawer")
 
 
 def test_success_falls_with_the_bias(env):
