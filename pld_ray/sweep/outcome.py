@@ -5,33 +5,51 @@ from __future__ import annotations
 import csv
 import io
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ray import tune
 
-from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, trial_folder
+from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, TRIALS, trial_folder
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FAILED, FINISHED, STOPPED, read_status
 from pld_ray.sweep.config import label
-from pld_ray.sweep.ended import ended_figures
+from pld_ray.sweep.ended import ended_figures, known_points
 
 ENDED = (FINISHED, STOPPED, FAILED)
 
 Row = dict[str, Any]
 
 
+def trial_rows(sweep_dir: pathlib.Path, results: Iterable[tune.Result]) -> list[Row]:
+    """Every trial that was begun, by name: as Tune has it, else as its folder does, since a
+    resumed sweep that is stopped soon has not come to all of them again."""
+    rows = {row["trial"]: row for row in (trial_row(sweep_dir, result) for result in results)}
+    for name, point in known_points(sweep_dir / TRIALS).items():
+        if name not in rows:
+            folder = trial_folder(sweep_dir, name)
+            figures = ended_figures(folder)
+            state = "open" if figures is None else _how_it_ended(folder)
+            rows[name] = _row(folder, point, figures or {}, state, "")
+    return [rows[name] for name in sorted(rows)]
+
+
 def trial_row(sweep_dir: pathlib.Path, result: tune.Result) -> Row:
     """One trial: what was tried, how it ended, and its last figures (rates in [0, 1])."""
-    figures: dict[str, Any] = result.metrics or {}
-    name = pathlib.Path(result.path).name
-    folder = trial_folder(sweep_dir, name)
+    folder = trial_folder(sweep_dir, pathlib.Path(result.path).name)
     point = dict((result.config or {}).get("point", {}))
     point.pop("id", None)
-    known = (folder / CONFIG_FILE).is_file()
     state = state_of(folder, result)
+    failure = failure_of(folder, result.error) if state == FAILED else ""
+    return _row(folder, point, result.metrics or {}, state, failure)
+
+
+def _row(
+    folder: pathlib.Path, point: dict[str, Any], figures: dict[str, Any], state: str, failure: str
+) -> Row:
+    known = (folder / CONFIG_FILE).is_file()
     return {
-        "trial": name,
+        "trial": folder.name,
         "state": state,
         "point": label(point),
         "seed": RunDir(folder).load_config().seed if known else point.get("seed"),
@@ -40,7 +58,7 @@ def trial_row(sweep_dir: pathlib.Path, result: tune.Result) -> Row:
         "base_success": figures.get("base_success"),
         "env_steps": figures.get("env_steps"),
         "wall_s": figures.get("wall_s"),
-        "failure": failure_of(folder, result.error) if state == FAILED else "",
+        "failure": failure,
         "folder": str(folder),
     }
 
@@ -51,6 +69,10 @@ def state_of(folder: pathlib.Path, result: tune.Result) -> str:
         return FAILED
     if not (result.metrics or {}).get("done") and ended_figures(folder) is None:
         return "open"
+    return _how_it_ended(folder)
+
+
+def _how_it_ended(folder: pathlib.Path) -> str:
     return FINISHED if (folder / SUMMARY_FILE).is_file() else STOPPED
 
 

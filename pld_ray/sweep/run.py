@@ -37,7 +37,7 @@ from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.ended import EndedTrials, known_points
 from pld_ray.sweep.folder import TrialName, load_folder, write_record
-from pld_ray.sweep.outcome import as_csv, summarize, trial_row
+from pld_ray.sweep.outcome import as_csv, summarize, trial_rows
 from pld_ray.sweep.progress import SweepProgress
 from pld_ray.sweep.publish import open_sweep_run, publish
 from pld_ray.tracking.logfile import setup_logging, write_to_log
@@ -234,7 +234,7 @@ class _Driver:
     # --- ends ------------------------------------------------------------------------------------
 
     def _conclude(self, results: tune.ResultGrid) -> dict[str, Any]:
-        rows = sorted((trial_row(self.folder, r) for r in results), key=lambda row: row["trial"])
+        rows = trial_rows(self.folder, results)
         summary = {
             "name": self.sweep.config.name,
             **summarize(rows, plan.num_trials(self.sweep)),

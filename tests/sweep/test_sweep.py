@@ -20,6 +20,7 @@ from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
 from pld_ray.runs.journal import TIME
+from pld_ray.sweep.outcome import as_csv, trial_rows
 from pld_ray.sweep.run import sigterm_as_interrupt
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -160,8 +161,11 @@ class Planted:
 def check_resume(folder):
     """A resumed sweep runs no ended trial again, and opens no pickle of its folder."""
     ended, cut_off = (folder / "trials" / name for name in ("t0000", "t0001"))
+    # what a sweep knows that is stopped before Tune has come to its trials again
+    assert as_csv(trial_rows(folder, [])).splitlines() == read_lines(folder / "trials.csv")
     (cut_off / "summary.json").unlink()
     (cut_off / "ended.json").unlink()
+    assert [row["state"] for row in trial_rows(folder, [])] == ["finished", "open"]
     before = (ended / "summary.json").stat().st_mtime_ns
     owned = folder.parent / "owned"
     planted = [path for path in (folder / "tune").rglob("*") if path.is_file()]
@@ -173,6 +177,10 @@ def check_resume(folder):
     assert (ended / "summary.json").stat().st_mtime_ns == before, "it was run again"
     assert (cut_off / "summary.json").is_file()
     check_ended(folder, 2)
+
+
+def read_lines(path):
+    return path.read_text().splitlines()
 
 
 def check_what_the_parent_says(folder):
