@@ -62,7 +62,7 @@ def curves_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:
     if not lines:
         return None
     marks = [Mark(summary.threshold, percent(summary.threshold), "threshold")]
-    base = summary.validation_base
+    base = summary.base_at_start
     if base is not None:
         marks.append(Mark(base, f"base\n{percent(base)}", "base"))
     return line_chart(lines, "success rate over environment steps", marks=marks)

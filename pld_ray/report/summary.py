@@ -42,7 +42,7 @@ class RunSummary:
     """Best success on the validation states."""
     base: float | None
     """Success of the base policy on the states that `final` is of."""
-    validation_base: float | None
+    base_at_start: float | None
     """Success of the base policy on the states of the curve."""
     steps_to_threshold: float
     """Infinity where no evaluation reached it."""
@@ -161,9 +161,10 @@ class Summary:
         return _agreed(run.base for run in self.runs if run.held or self.final_on == "validation")
 
     @property
-    def validation_base(self) -> float | None:
-        """Success of the base policy on the states of the curves, where the runs agree."""
-        return _agreed(run.validation_base for run in self.runs)
+    def base_at_start(self) -> float | None:
+        """Success of the base policy on the held states as runs log it when they begin, where they
+        agree; the curves are of validation states."""
+        return _agreed(run.base_at_start for run in self.runs)
 
 
 def _agreed(rates: Iterable[float | None]) -> float | None:
@@ -221,7 +222,7 @@ def summarize_run(run: Run, threshold: float) -> RunSummary:
         held=held is not None,
         best=float(evaluated.values.max()) if evaluated is not None else None,
         base=run.last(HELD_BASE) if held is not None else base,
-        validation_base=base,
+        base_at_start=base,
         steps_to_threshold=steps_to(evaluated, threshold),
         wall_s=wall.last if wall is not None else None,
         steps_per_s=_rate(wall.steps.astype(float), wall.values) if wall is not None else None,

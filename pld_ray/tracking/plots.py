@@ -180,8 +180,9 @@ def _draw_base(axes: Axes, rows: Rows) -> None:
         last = evaluated[-1]  # rows may repeat one evaluation of the frozen policy: do not pool
         low, high = _interval(last, "eval/base_success")
         rate = last["eval/base_success"]
+        label = f"base policy, held states: {_percent(rate)}"
         axes.axhspan(low, high, color=BASE, alpha=0.14, lw=0)
-        axes.axhline(rate, color=BASE, lw=1.8, ls="--", label=f"base policy: {_percent(rate)}")
+        axes.axhline(rate, color=BASE, lw=1.8, ls="--", label=label)
 
 
 def _interval(row: Mapping[str, Any], key: str) -> tuple[float, float]:

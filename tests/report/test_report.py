@@ -153,10 +153,10 @@ def test_a_gain_over_the_base_policy_is_claimed_where_it_lies_outside_the_interv
     assert against_base(summary.points[0], 0.40) == "+32 points with the residual"
 
 
-def test_the_base_policy_is_drawn_on_the_states_of_what_lies_over_it(store, tmp_path):
+def test_the_base_policy_is_drawn_as_the_start_knew_it_and_as_the_end_did(store, tmp_path):
     folder = tracked_points(store, tmp_path / "sweep", [[0.8] * 3, [0.9] * 3])
     summary = summarize(select([folder]))
-    assert (summary.validation_base, summary.base) == (0.5, 0.7)
+    assert (summary.base_at_start, summary.base) == (0.5, 0.7)
     views = point_views(summary)
     assert ">50 %</text>" in curves_chart(summary, views)
     assert ">base policy 70 %</text>" in finals_chart(summary, views)
