@@ -41,7 +41,7 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         within="[0, 1e10]",
     )
     temperature_lr: float = option(3e-4, "Learning rate of log alpha.", within="(0, 10]")
-    ema_decay: float = with_default(LearnerParams, "ema_decay", 0.998)
+    ema_decay: float = with_default(LearnerParams, "ema_decay", 0.999)
 
     # --- critic ----------------------------------------------------------------------------------
     num_critics: int = with_default(LearnerParams, "num_critics", 5)
