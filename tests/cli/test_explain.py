@@ -120,7 +120,7 @@ SWEEP_KEYS = [name for name in field_names(SweepConfig) if not name.endswith("*"
 
 @pytest.mark.parametrize("key", [*SWEEP_KEYS, "algorithm.n_step", "--max_concurrent"])
 def test_a_sweep_explains_its_own_keys_and_those_of_its_trials(key, capsys):
-    assert main(["sweep", "--explain", key]) == 0
+    assert main(["sweep", f"--explain={key}"]) == 0
     assert capsys.readouterr().out.startswith(key.removeprefix("--"))
 
 
