@@ -23,6 +23,8 @@ class LoopState:
     """Episodes of the base policy on the held states."""
     best_success: float = -1.0
     """Highest validation success so far, in [0, 1]; -1 before the first."""
+    validation_base: float | None = None
+    """Success of the frozen base policy on the validation states, once it has played them."""
     next_evaluation: int = 0
     """Environment steps."""
     next_checkpoint: int = 0

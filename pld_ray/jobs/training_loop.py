@@ -12,7 +12,6 @@ from typing import Any
 from pld_ray.config import TrainConfig
 from pld_ray.evaluation.eval_info import in_task, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult, success_rate
-from pld_ray.evaluation.requests import Evaluation, Results
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.buffer_dump import BufferDump
@@ -26,6 +25,7 @@ from pld_ray.jobs.result_metrics import (
 )
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.stop_request import Stopped, StopRequest
+from pld_ray.jobs.validation import Validation
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import (
@@ -41,9 +41,6 @@ from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.plots import plot_learning_curve
 from pld_ray.tracking.progress import TrainProgress
 from pld_ray.tracking.system_metrics import SystemMetrics
-
-CANDIDATE = "candidate"
-"""Checkpoint of the weights that are being evaluated."""
 
 
 class TrainingLoop:
@@ -62,13 +59,9 @@ class TrainingLoop:
         self.journal = run.journal
         self.system = SystemMetrics() if tracker is not None else None
         self.state = LoopState.begin(config)
-        held = config.evaluation.held_states
-        self.held_states = list(range(held))
-        self.validation_states = list(range(held, held + config.evaluation.validation_states))
-        self.evaluation: Evaluation | None = None
-        """Of the validation states, while it runs."""
+        self.held_states = list(range(config.evaluation.held_states))
+        self.validation = Validation(config, run, algorithm, self.save, self.record, logger)
         self.dump = self._begin_dump() if config.dump_interval else None
-        self._evaluated_at = 0
 
     def _begin_dump(self) -> BufferDump:
         run_id = self.tracker.run_id if self.tracker is not None else None
@@ -189,7 +182,7 @@ class TrainingLoop:
         if algorithm.base_policy_pool is not None:
             row |= pool_figures(algorithm.base_policy_pool.metrics())
         self.record(row)
-        row |= self._evaluate(self.config.total_steps, progress)
+        row |= self.validation.step(self.state, lambda: show(progress, phase="evaluate"))
         show(
             progress,
             phase=algorithm.phase,
@@ -222,42 +215,6 @@ class TrainingLoop:
                 self.config.total_steps,
                 "the collection" if self.algorithm.phase == "collect" else "collection and Cal-QL",
             )
-
-    def _evaluate(self, total: int, progress: TrainProgress | None) -> dict[str, float]:
-        """Begin an evaluation when one is due, and take the result of one that is over.
-
-        The checkpoint of what was evaluated becomes `best` if it is the best one so far.
-        """
-        steps, interval = self.algorithm.env_steps, self.config.evaluation.interval_steps
-        ended = steps >= total
-        if self.algorithm.updates and self.state.evaluation_due(steps, interval, total):
-            if ended and self.evaluation is not None:  # the last one must not be missed
-                self._conclude(self.evaluation.wait())
-            if self.evaluation is not None:
-                self.logger.warning("the last evaluation is not over yet: this one is left out")
-            else:
-                self.save(CANDIDATE)
-                self._evaluated_at = self.algorithm.env_steps
-                self.evaluation = self.algorithm.start_validation(self.validation_states)
-        if self.evaluation is None:
-            return {}
-        if ended or self.config.evaluation.num_env_runners == 0:
-            show(progress, phase="evaluate")
-            return self._conclude(self.evaluation.wait())
-        return self._conclude(self.evaluation.poll())
-
-    def _conclude(self, results: Results | None) -> dict[str, float]:
-        if results is None:
-            return {}
-        self.evaluation = None
-        success = success_rate(results["residual"])
-        n_episodes = len(self.validation_states)
-        metrics = {"eval/residual_success": success, "eval/n_episodes": n_episodes}
-        if success >= self.state.best_success:
-            self.state.best_success = success
-            self.run_dir.rename_checkpoint(CANDIDATE, "best")
-        self.record(metrics, self._evaluated_at)
-        return metrics
 
     def finish(self, started: float) -> dict[str, Any]:
         """Final checkpoint, then base + residual (the best) on the held init states, where the base
@@ -300,6 +257,7 @@ class TrainingLoop:
             "env_steps": env_steps,
             "updates": updates,
             "best_validation_success": self.state.best_success,
+            "validation_base_success": self.state.validation_base,
             "train_wall_s": round(self.state.train_wall_s, 1),
             "total_wall_s": round(time.time() - started, 1),
             "mlflow_tracking_uri": self.tracker.tracking_uri if self.tracker else None,

@@ -62,9 +62,8 @@ def curves_chart(summary: Summary, views: Sequence[PointView]) -> Markup | None:
     if not lines:
         return None
     marks = [Mark(summary.threshold, percent(summary.threshold), "threshold")]
-    base = summary.base_at_start
-    if base is not None:
-        marks.append(Mark(base, f"base\n{percent(base)}", "base"))
+    if (base := summary.base_of_curves) is not None:
+        marks.append(Mark(base[0], f"base\n{percent(base[0])}", "base"))
     return line_chart(lines, "success rate over environment steps", marks=marks)
 
 

@@ -48,10 +48,10 @@ def draw_curves(summary: Summary, labels: Sequence[str], highlighted: int) -> by
         axes = figure.add_subplot()
         for index in reversed(range(len(summary.points))):
             _draw_curve(axes, summary.points[index].curve, index, labels[index], highlighted)
-        base = summary.base_at_start
-        if base is not None:
-            label = f"base policy on held states, {percent(base)}"
-            axes.axhline(base, color=BASE, ls="--", lw=1.5, label=label)
+        if (base := summary.base_of_curves) is not None:
+            rate, states = base
+            label = f"base policy on the {states} states, {percent(rate)}"
+            axes.axhline(rate, color=BASE, ls="--", lw=1.5, label=label)
         axes.set(title=summary.selection.title, ylim=(-0.02, 1.02))
         axes.set(xlabel="environment steps", ylabel="success rate")
         axes.set_xlim(left=0)

@@ -8,6 +8,7 @@ from pld_ray.report.series import Series
 
 SUCCESS = "eval/residual_success"
 BASE = "eval/base_success"
+VALIDATION_BASE = "eval/validation_base_success"
 HELD_SUCCESS = "eval/held_residual_success"
 HELD_BASE = "eval/held_base_success"
 N_EPISODES = "eval/n_episodes"
@@ -20,7 +21,10 @@ WALL_S = "time/wall_s"
 
 HISTORIES = (SUCCESS, RESIDUAL_SCALE, UPDATES, WALL_S, INTERVENTION_SHARE)
 """Metrics that a report reads with all their values; a server is asked once for each and run."""
-LATEST = (BASE, HELD_SUCCESS, HELD_BASE, N_EPISODES, AUTONOMOUS_SUCCESS, ASSISTED_SUCCESS)
+LATEST = (
+    *(BASE, VALIDATION_BASE, HELD_SUCCESS, HELD_BASE, N_EPISODES),
+    *(AUTONOMOUS_SUCCESS, ASSISTED_SUCCESS),
+)
 """Metrics of which the newest value is enough; it comes with the run."""
 
 PARENT_TAG = "mlflow.parentRunId"

@@ -20,6 +20,7 @@ from pld_ray.report.runs import (
     N_EPISODES,
     SUCCESS,
     UPDATES,
+    VALIDATION_BASE,
     WALL_S,
     Run,
 )
@@ -43,7 +44,9 @@ class RunSummary:
     base: float | None
     """Success of the base policy on the states that `final` is of."""
     base_at_start: float | None
-    """Success of the base policy on the states of the curve."""
+    """Success of the base policy on the held states as the run logs it when it begins."""
+    validation_base: float | None
+    """Success of the base policy on the states of the curve; older runs do not log it."""
     steps_to_threshold: float
     """Infinity where no evaluation reached it."""
     wall_s: float | None
@@ -161,10 +164,15 @@ class Summary:
         return _agreed(run.base for run in self.runs if run.held or self.final_on == "validation")
 
     @property
-    def base_at_start(self) -> float | None:
-        """Success of the base policy on the held states as runs log it when they begin, where they
-        agree; the curves are of validation states."""
-        return _agreed(run.base_at_start for run in self.runs)
+    def base_of_curves(self) -> tuple[float, str] | None:
+        """Success of the base policy to be drawn with the curves, and the states that it is of:
+        `same`, or `held` where no run knows better; None where the runs do not agree."""
+        bases = [run.validation_base for run in self.runs if run.evaluated_to is not None]
+        if any(base is not None for base in bases):
+            same = _agreed(bases)
+            return None if same is None else (same, "same")
+        held = _agreed(run.base_at_start for run in self.runs)
+        return None if held is None else (held, "held")
 
 
 def _agreed(rates: Iterable[float | None]) -> float | None:
@@ -214,15 +222,16 @@ def _summarize_point(point: Point, threshold: float) -> PointSummary:
 def summarize_run(run: Run, threshold: float) -> RunSummary:
     """One run's results."""
     evaluated = run.metrics.get(SUCCESS)
-    held, base = run.last(HELD_SUCCESS), run.last(BASE)
+    held, base, same = run.last(HELD_SUCCESS), run.last(BASE), run.last(VALIDATION_BASE)
     wall, updates = run.metrics.get(WALL_S), run.metrics.get(UPDATES)
     return RunSummary(
         run,
         final=held if held is not None else run.last(SUCCESS),
         held=held is not None,
         best=float(evaluated.values.max()) if evaluated is not None else None,
-        base=run.last(HELD_BASE) if held is not None else base,
+        base=run.last(HELD_BASE) if held is not None else (base if same is None else same),
         base_at_start=base,
+        validation_base=same,
         steps_to_threshold=steps_to(evaluated, threshold),
         wall_s=wall.last if wall is not None else None,
         steps_per_s=_rate(wall.steps.astype(float), wall.values) if wall is not None else None,

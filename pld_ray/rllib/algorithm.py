@@ -35,6 +35,18 @@ class ResidualSAC(OffPolicy):
     ) -> BaseCollection:
         return BaseCollection(self.config, progress, learners, runners)
 
+    @property
+    def has_frozen_base(self) -> bool:
+        return self.compares
+
+    @property
+    def acts_as_base(self) -> bool:
+        params = self.config.learner_params()
+        starts_there = params.compose_base and params.init_final == 0
+        adds_nothing = starts_there and params.gripper == "continuous"
+        waits = params.actor_loss == "sac" and self.updates <= params.actor_delay_updates
+        return self.compares and adds_nothing and waits
+
     def begin_learning(self) -> None:
         """After the collection: initialise the critic, unless one was taken over, or go online."""
         if self.config.calql_steps and self.config.pretrained_critic is None:

@@ -96,6 +96,16 @@ class OffPolicy(Algorithm):
         """Whether it is there to be evaluated now."""
         return self.compares
 
+    @property
+    def has_frozen_base(self) -> bool:
+        """Whether there is one that training does not change."""
+        return False
+
+    @property
+    def acts_as_base(self) -> bool:
+        """Whether what is learnt acts as the frozen base policy still, as no step has moved it."""
+        return False
+
     def evaluate_start(self, init_state_ids: list[int]) -> dict[str, list[EpisodeResult]]:
         """Name -> episodes of what the result is compared with, `base` among them."""
         return {"base": self.evaluate_base(init_state_ids)}
@@ -205,11 +215,6 @@ class OffPolicy(Algorithm):
         """Episodes of base + residual, deterministic, at this beta or the one in force."""
         residual = {"residual": Contestant(residual_scale=residual_scale)}
         return self.start_evaluation(init_state_ids, residual, alone=True).wait()["residual"]
-
-    def start_validation(self, init_state_ids: list[int]) -> Evaluation:
-        """An evaluation of `residual`: base + residual at the beta in force."""
-        residual = {"residual": Contestant(residual_scale=self.residual_scale)}
-        return self.start_evaluation(init_state_ids, residual)
 
     def start_evaluation(
         self,

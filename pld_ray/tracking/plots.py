@@ -95,7 +95,8 @@ def plot_learning_curve(
 
     Args:
         rows: of `metrics.jsonl`. Keys read, any of which a row may lack: `env_steps`,
-            `eval/base_success`, `eval/residual_success` (rates in [0, 1]), `eval/n_episodes`,
+            `eval/base_success`, `eval/validation_base_success`, `eval/residual_success`
+            (rates in [0, 1]), `eval/n_episodes`,
             `train/success_rate`, `train/assisted_success_rate`, `train/intervention_share`,
             `learner/q_mean`, `learner/q_out_of_bound`, `residual_scale`, `learner/alpha`.
         path: the PNG, written whole or not at all.
@@ -175,14 +176,18 @@ def _draw_person(axes: Axes, rows: Rows) -> None:
 
 
 def _draw_base(axes: Axes, rows: Rows) -> None:
-    evaluated = [r for r in rows if _is_number(r.get("eval/base_success"))]
-    if evaluated:
+    """On the states of the curve, or on the held ones where nothing else is known."""
+    for key, states in (("eval/validation_base_success", "same"), ("eval/base_success", "held")):
+        evaluated = [r for r in rows if _is_number(r.get(key))]
+        if not evaluated:
+            continue
         last = evaluated[-1]  # rows may repeat one evaluation of the frozen policy: do not pool
-        low, high = _interval(last, "eval/base_success")
-        rate = last["eval/base_success"]
-        label = f"base policy, held states: {_percent(rate)}"
+        low, high = _interval(last, key)
+        rate = last[key]
+        label = f"base policy, {states} states: {_percent(rate)}"
         axes.axhspan(low, high, color=BASE, alpha=0.14, lw=0)
         axes.axhline(rate, color=BASE, lw=1.8, ls="--", label=label)
+        return
 
 
 def _interval(row: Mapping[str, Any], key: str) -> tuple[float, float]:

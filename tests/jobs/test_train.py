@@ -11,6 +11,7 @@ from mlflow.tracking import MlflowClient
 from envs.point import PointEnv
 from pld_ray.cli import main
 from pld_ray.jobs import training_loop
+from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.runs.status import read_status
@@ -65,6 +66,34 @@ def test_a_run_leaves_everything_it_promises(finished):
     assert run.data.metrics["eval/held_residual_success"] == summary["residual_success"]
     artifacts = {a.path for a in client.list_artifacts(summary["mlflow_run_id"])}
     assert {"eval_info.json", "learning_curve.png", "config.yaml", "train.log"} <= artifacts
+
+
+def test_the_base_policy_plays_the_validation_states_once_and_is_the_residual_until_it_moves(
+    finished, capsys, monkeypatch
+):
+    """Two of three validations come before the actor's first step: the second plays nothing."""
+    asked = []
+    start = ResidualSAC.start_evaluation
+
+    def start_evaluation(self, states, contestants, **options):
+        asked.append((states, sorted(contestants)))
+        return start(self, states, contestants, **options)
+
+    monkeypatch.setattr(ResidualSAC, "start_evaluation", start_evaluation)
+    folder = finished.parent / "delayed"
+    small = [flag.replace("interval_steps=600", "interval_steps=500") for flag in SMALL]
+    argv = ["train", *small, "--total_steps=1300", "--algorithm.actor_delay_updates=700"]
+    assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
+    held, validation = [0, 1, 2], [3, 4]
+    before = [(held, ["base"]), (validation, ["base"]), (validation, [])]
+    assert asked == [*before, (validation, ["residual"]), (held, ["residual"])]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    first, second, last = [row for row in rows if "eval/residual_success" in row]
+    assert first["eval/validation_base_success"] == first["eval/residual_success"]
+    assert second["eval/residual_success"] == first["eval/residual_success"]
+    assert all("eval/validation_base_success" not in row for row in (second, last))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["validation_base_success"] == first["eval/residual_success"]
 
 
 def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):

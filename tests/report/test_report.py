@@ -105,7 +105,9 @@ def test_speed_is_measured_over_training_time_and_updates_since_the_first(store)
 # --- what is claimed ------------------------------------------------------------------------------
 
 
-def tracked_points(store, folder, finals, *, base=0.5, held_base=0.7, status="FINISHED", steps=()):
+def tracked_points(
+    store, folder, finals, *, base=0.5, held_base=0.7, same_base=None, status="FINISHED", steps=()
+):
     """A sweep with one point for each list of final successes; returns its folder."""
     parent = store.run("claims", tags={"pld_ray.kind": "sweep", "sweep": "claims"}, folder=folder)
     for number, values in enumerate(finals):
@@ -114,6 +116,8 @@ def tracked_points(store, folder, finals, *, base=0.5, held_base=0.7, status="FI
                 "eval/base_success": [(0, base)],
                 "eval/residual_success": steps or [(10_000, 0.6), (20_000, 0.7)],
             }
+            if same_base is not None:
+                metrics["eval/validation_base_success"] = [(5_000, same_base)]
             if status == "FINISHED":
                 metrics["eval/held_residual_success"] = [(20_000, final)]
                 metrics["eval/held_base_success"] = [(20_000, held_base)]
@@ -156,10 +160,21 @@ def test_a_gain_over_the_base_policy_is_claimed_where_it_lies_outside_the_interv
 def test_the_base_policy_is_drawn_as_the_start_knew_it_and_as_the_end_did(store, tmp_path):
     folder = tracked_points(store, tmp_path / "sweep", [[0.8] * 3, [0.9] * 3])
     summary = summarize(select([folder]))
-    assert (summary.base_at_start, summary.base) == (0.5, 0.7)
+    assert (summary.base_of_curves, summary.base) == ((0.5, "held"), 0.7)
     views = point_views(summary)
     assert ">50 %</text>" in curves_chart(summary, views)
     assert ">base policy 70 %</text>" in finals_chart(summary, views)
+
+
+def test_the_curves_have_the_base_policy_on_their_own_states_where_runs_log_it(store, tmp_path):
+    folder = tracked_points(store, tmp_path / "sweep", [[0.8] * 3, [0.9] * 3], same_base=0.3)
+    summary = summarize(select([folder]))
+    assert (summary.base_of_curves, summary.base) == ((0.3, "same"), 0.7)
+    assert ">30 %</text>" in curves_chart(summary, point_views(summary))
+    stopped = tracked_points(
+        store, tmp_path / "stopped", [[0.8] * 3], same_base=0.3, status="KILLED"
+    )
+    assert summarize(select([stopped])).base == 0.3  # of validation states, as their finals
 
 
 def test_the_axis_of_success_begins_at_zero(store, tmp_path):

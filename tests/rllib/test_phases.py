@@ -240,3 +240,25 @@ def test_two_learners_share_the_replay_and_stay_alike(build, cache, tmp_path):
     single = build(small_config(calql_steps=0, offline_episodes=0))
     with pytest.raises(ValueError, match="another number of learners"):
         single.load_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+def test_it_acts_as_the_base_policy_until_the_first_step_of_the_actor(build, cache, delay):
+    """As long as its last layer is zero, delta = tanh(0); the counter must say the same."""
+    options = {"calql_steps": 0, "offline_cache": cache, "actor_delay_updates": delay}
+    algorithm = build(small_config(**options))
+    seen = set()
+    assert algorithm.has_frozen_base
+    while algorithm.updates < delay + 100:
+        head = weights(algorithm, "actor.head")
+        untouched = all(not (value[: len(value) // 2] != 0).any() for value in head.values())
+        assert algorithm.acts_as_base == untouched, algorithm.updates
+        seen.add(untouched)
+        algorithm.train()
+    assert seen == {True, False}
+
+
+def test_an_actor_that_starts_elsewhere_does_not_act_as_the_base_policy(build, cache):
+    for options in ({"init_final": 0.1}, {"gripper": "discrete"}, {"compose_base": False}):
+        algorithm = build(small_config(calql_steps=0, actor_delay_updates=60, **options))
+        assert not algorithm.acts_as_base, options

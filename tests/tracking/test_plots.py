@@ -76,6 +76,22 @@ def test_series_takes_what_is_there():
     assert series(data, "a") == ([1], [2.0])
 
 
+def test_the_base_policy_is_drawn_on_the_states_of_the_curve_where_they_are_known(tmp_path):
+    """A dashed line at .2, not at the .9 of the held states."""
+
+    def height_of_base(**known: float) -> float:
+        data = [{"env_steps": s, "eval/residual_success": 0.5} for s in (0, 5000, 10000)]
+        image = picture(tmp_path, [{"env_steps": 0, **known}, *data])[:400, :700]
+        grey = np.array([0x6B, 0x72, 0x80])
+        found = np.abs(image[:, 100:] - grey).sum(axis=-1) < 12
+        assert found.sum() > 200
+        return float(np.nonzero(found)[0].mean())
+
+    held, same = {"eval/base_success": 0.9}, {"eval/validation_base_success": 0.2}
+    assert height_of_base(**held) < height_of_base(**same)
+    assert height_of_base(**held, **same) == height_of_base(**same)
+
+
 def test_the_steps_of_a_person_are_an_area(tmp_path):
     """Half of the steps fill the lower half of the panel with their colour."""
 
