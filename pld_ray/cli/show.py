@@ -240,8 +240,11 @@ def validation_text(shown: dict[str, Any]) -> str:
     """Success while training, by which the checkpoint `best` is chosen."""
     from pld_ray.cli.ls import rate
 
+    known = shown["validation_base_success"] is not None
+    base = f"base {rate(shown['validation_base_success'])} -> " if known else ""
+    least = f", least {rate(shown['least_validation_success'])}" if known else ""
     newest = "" if shown["held"] else f", newest {rate(shown['success'])}"
-    return f"best {rate(shown['best_validation_success'])}{newest}, while training"
+    return f"{base}best {rate(shown['best_validation_success'])}{least}{newest}, while training"
 
 
 def trial_table(trials: dict[str, dict[str, Any]]) -> dict[str, str]:

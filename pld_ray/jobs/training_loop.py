@@ -193,6 +193,7 @@ class TrainingLoop:
             intervention_share=row.get("train/intervention_share"),
             late_step_share=row.get("train/late_step_share"),
             eval_success=row.get("eval/residual_success"),
+            base_success=self.state.validation_base,
         )
         if self.state.checkpoint_due(algorithm.env_steps, self.config.checkpoint.interval_steps):
             self.save_periodic()

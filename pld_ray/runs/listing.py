@@ -59,6 +59,10 @@ class Listed:
     """Whether `success` is of the held states."""
     best_validation_success: float | None = None
     """The highest of the evaluations while training, which chose the checkpoint."""
+    least_validation_success: float | None = None
+    """The lowest of them."""
+    validation_base_success: float | None = None
+    """Of the base policy, on the validation states; None in a run of an older release."""
     env_steps: int = 0
     total_steps: int | None = None
     updated_s: float = 0.0
@@ -155,6 +159,8 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
         success=held if held is not None else metrics.success,
         held=held is not None,
         best_validation_success=metrics.best,
+        least_validation_success=metrics.least,
+        validation_base_success=metrics.validation_base,
         env_steps=max(metrics.env_steps, whole(summary.get("env_steps")) or 0),
         total_steps=whole(config.get("total_steps")),
         updated_s=max(
@@ -205,6 +211,8 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
         success=best.success if best else None,
         held=best is not None and best.held,
         best_validation_success=best.best_validation_success if best else None,
+        least_validation_success=best.least_validation_success if best else None,
+        validation_base_success=best.validation_base_success if best else None,
         env_steps=sum(trial.env_steps for trial in trials),
         updated_s=max(signs),
         trials=_count_states(trials, whole(record.get("num_trials")) or 0),

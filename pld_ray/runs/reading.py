@@ -33,6 +33,8 @@ class Metrics:
     base: float | None = None
     success: float | None = None
     best: float | None = None
+    least: float | None = None
+    validation_base: float | None = None
     held: float | None = None
     last: dict[str, Any] = field(default_factory=dict)
     """The newest value of every metric."""
@@ -83,6 +85,9 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
         if success is not None:
             metrics.success = success
             metrics.best = success if metrics.best is None else max(metrics.best, success)
+            metrics.least = success if metrics.least is None else min(metrics.least, success)
+        same = row.get("eval/validation_base_success", metrics.validation_base)
+        metrics.validation_base = same
         metrics.base = row.get("eval/held_base_success", row.get("eval/base_success", metrics.base))
         metrics.held = row.get("eval/held_residual_success", metrics.held)
     return metrics

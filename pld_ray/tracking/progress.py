@@ -41,7 +41,8 @@ class ProgressState:
     eval_success: float | None = None
     """Success rate of base + residual in the last evaluation, in [0, 1]."""
     base_success: float | None = None
-    """Success rate of the base policy, in [0, 1]."""
+    """Success rate of the base policy, in [0, 1]: on the held states, and on those of
+    `eval_success` once it has played them."""
 
 
 class TrainProgress:

@@ -52,6 +52,20 @@ def test_the_text_names_the_same_things(tmp_path, make_run, capsys):
     assert "--resume" not in out
 
 
+def test_a_dip_below_the_base_policy_is_seen_on_the_same_states(tmp_path, make_run, capsys):
+    run = make_run(tmp_path / "run", evaluations=[(7000, 0.4), (9000, 0.2), (12000, 0.9)], held=0.9)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 7000, "eval/validation_base_success": 0.44}\n')
+        file.write('{"env_steps": 12000, "eval/residual_success": 0.8}\n')
+    assert main(["show", str(run)]) == 0
+    line = "validation   base 44% -> best 90%, least 20%, while training"
+    assert line in capsys.readouterr().out
+    assert main(["show", str(run), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["validation_base_success"] == 0.44
+    assert shown["least_validation_success"] == 0.2
+
+
 def test_a_failed_run_says_why(tmp_path, make_run, capsys):
     run = make_run(tmp_path / "run", evaluations=CURVE, failed="RunError: the disk is full")
     assert main(["show", str(run)]) == 0
