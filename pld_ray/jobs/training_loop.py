@@ -135,6 +135,7 @@ class TrainingLoop:
             start.over()
             with StopRequest() as stop, contextlib.suppress(Stopped):
                 algorithm.runners.on_wait = lambda: stop.check(progress)
+                algorithm.on_share = lambda: self._after_share(progress, stop)
                 if self.config.env.robot:  # nobody is asked for an episode that is not needed
                     algorithm.runners.end_with(stop.raise_if_requested)
                 while not self.done and not stop.requested:
@@ -165,8 +166,10 @@ class TrainingLoop:
         self.prepare(progress)
         algorithm = self.algorithm
         clock = time.monotonic()
-        result = algorithm.train()
-        self.state.train_wall_s += time.monotonic() - clock
+        try:
+            result = algorithm.train()
+        finally:  # a stop ends it, too
+            self.state.train_wall_s += time.monotonic() - clock
         record_initialization(algorithm, self.record)
         row = (
             flatten_result(result)
@@ -200,6 +203,16 @@ class TrainingLoop:
         if self.dump is not None:
             self.dump.step(algorithm.env_steps)
         return row
+
+    def _after_share(self, progress: TrainProgress, stop: StopRequest) -> None:
+        """For what comes before `online`, which may be one long iteration; raises Stopped."""
+        algorithm = self.algorithm
+        record_initialization(algorithm, self.record)
+        progress.update(phase=algorithm.phase, updates=algorithm.updates)
+        if algorithm.phase == "calql":
+            done, wanted = algorithm.progress.calql_done, self.config.algorithm.calql_steps
+            progress.update(calql_steps=f"{done:,}/{wanted:,}")
+        stop.raise_if_requested()
 
     def save_periodic(self) -> pathlib.Path:
         """A checkpoint named after its environment steps; the oldest beyond `keep` are deleted."""

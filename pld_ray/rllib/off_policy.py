@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ class OffPolicy(Algorithm):
         collection, rounds, asynchronous: the loops; the last is None unless `sampling` asks for it.
         initialization_rows: metrics along the phase before `online`; whoever reads them clears
             them.
+        on_share: may be set to what is called after each share of that phase, and may raise.
     """
 
     config: OffPolicyConfig
@@ -66,6 +67,7 @@ class OffPolicy(Algorithm):
         is_asynchronous = config.sampling == "asynchronous"
         self.asynchronous = AsynchronousLoop(config, *parts) if is_asynchronous else None
         self.initialization_rows: list[dict[str, float]] = []
+        self.on_share: Callable[[], None] = lambda: None
         self._num_restored = 0
 
     # --- what a subclass says --------------------------------------------------------------------
@@ -166,6 +168,7 @@ class OffPolicy(Algorithm):
                 self.begin_learning()
         elif self.phase != "online":
             self.initialize_learner()
+            self.on_share()
         elif self.asynchronous is not None:
             self.asynchronous.step()
         else:

@@ -30,6 +30,8 @@ class ProgressState:
     """Environment steps of the whole run, those before a restart included."""
     updates: int = 0
     """Gradient steps of the whole run."""
+    calql_steps: str | None = None
+    """Done and wanted steps of the critic's initialisation, which `updates` leaves out."""
     train_success: float | None = None
     """Running success rate of training episodes in which nobody intervened, in [0, 1]."""
     assisted_success: float | None = None
@@ -174,6 +176,8 @@ class TrainProgress:
             f", base {_percent(state.base_success)}",
             "time": f"{_duration(self.elapsed_s)} elapsed, {_duration(self.left_s)} left",
         }
+        if state.phase == "calql":
+            figures["Cal-QL"] = state.calql_steps or "-"
         if state.intervention_share is not None:
             figures["person"] = (
                 f"{_percent(state.intervention_share)} of the steps, "

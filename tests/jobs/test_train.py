@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import resource
+import signal
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -154,9 +157,6 @@ def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch
             signal_self()
 
     def signal_self():
-        import os
-        import signal
-
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
@@ -177,6 +177,31 @@ def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch
     steps = [row["env_steps"] for row in rows]
     assert steps == sorted(steps)
     assert MlflowClient(summary["mlflow_tracking_uri"]).get_run(run_id).info.status == "FINISHED"
+
+
+def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(tmp_path, monkeypatch, capsys):
+    """Without a step of the environment it is one iteration, of many minutes with wide networks."""
+    folder = tmp_path / "run"
+    record = training_loop.TrainingLoop.record
+
+    def record_then_stop(self, row, env_steps=None):
+        record(self, row, env_steps)
+        if "calql/steps" in row:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    calql = ["--algorithm.calql_steps=450", "--tracking.enabled=false", "--total_steps=900"]
+    with monkeypatch.context() as patch:
+        patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
+        assert main(["train", *SMALL, *calql, f"--output_dir={folder}"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^\[calql\] steps .* Cal-QL 200/450$", out, re.MULTILINE), out
+    before = json.loads((folder / "checkpoints/interrupted" / PROGRESS_FILE).read_text())
+    assert (before["phase"], before["calql_done"], before["updates"]) == ("calql", 200, 0)
+
+    assert main(["train", f"--resume={folder}"]) == 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["calql/steps"] for row in rows if "calql/steps" in row] == [200, 400, 450]
+    assert json.loads((folder / "summary.json").read_text())["updates"] > 0
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
