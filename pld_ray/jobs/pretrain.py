@@ -10,13 +10,14 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.loop_state import LoopState
-from pld_ray.jobs.result_metrics import record_initialization
+from pld_ray.jobs.result_metrics import record_initialization, show_initialization
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED
 from pld_ray.runs.trust import remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
+from pld_ray.tracking.progress import TrainProgress
 
 CHECKPOINT = "pretrained"
 
@@ -65,9 +66,11 @@ def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
 
             algorithm.learners.failure_dir = str(run.path)
             run.create(config)
-            while algorithm.phase != "online":
-                algorithm.training_step()
-                record_initialization(algorithm, record)
+            with TrainProgress(total_env_steps=None) as progress:
+                while algorithm.phase != "online":
+                    algorithm.training_step()
+                    record_initialization(algorithm, record)
+                    show_initialization(algorithm, progress)
             state = asdict(LoopState.begin(config))
             checkpoint = run.save_checkpoint(algorithm.save_checkpoint, CHECKPOINT, state)
             summary = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.tracking.progress import TrainProgress
 
 POOL_COUNTS = ("requests", "retries", "deadline_misses", "restarts")
 LEARNER_KEYS = (
@@ -79,3 +80,16 @@ def record_initialization(algorithm: OffPolicy, record: Any) -> None:
     for row in algorithm.initialization_rows:
         record({f"calql/{name.removeprefix('calql_')}": value for name, value in row.items()})
     algorithm.initialization_rows = []
+
+
+def show_initialization(algorithm: OffPolicy, progress: TrainProgress) -> None:
+    """Phase and counters of what comes before `online`."""
+    steps = None
+    if algorithm.phase == "calql":
+        steps = f"{algorithm.progress.calql_done:,}/{algorithm.config.calql_steps:,}"
+    progress.update(
+        phase=algorithm.phase,
+        env_steps=algorithm.env_steps,
+        updates=algorithm.updates,
+        calql_steps=steps,
+    )

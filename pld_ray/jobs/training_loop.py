@@ -22,6 +22,7 @@ from pld_ray.jobs.result_metrics import (
     flatten_result,
     pool_figures,
     record_initialization,
+    show_initialization,
 )
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.stop_request import Stopped, StopRequest
@@ -206,12 +207,8 @@ class TrainingLoop:
 
     def _after_share(self, progress: TrainProgress, stop: StopRequest) -> None:
         """For what comes before `online`, which may be one long iteration; raises Stopped."""
-        algorithm = self.algorithm
-        record_initialization(algorithm, self.record)
-        progress.update(phase=algorithm.phase, updates=algorithm.updates)
-        if algorithm.phase == "calql":
-            done, wanted = algorithm.progress.calql_done, self.config.algorithm.calql_steps
-            progress.update(calql_steps=f"{done:,}/{wanted:,}")
+        record_initialization(self.algorithm, self.record)
+        show_initialization(self.algorithm, progress)
         stop.raise_if_requested()
 
     def save_periodic(self) -> pathlib.Path:

@@ -54,7 +54,7 @@ class TrainProgress:
     neither the steps of its past nor their time as speed. It may be entered again after its end.
 
     Args:
-        total_env_steps: of the whole run.
+        total_env_steps: of the whole run; None is not known before its end.
         env_steps, updates: already done, on resume.
         elapsed_s: seconds that the run took before a restart.
         interval_s: seconds between plain lines.
@@ -64,7 +64,7 @@ class TrainProgress:
 
     def __init__(
         self,
-        total_env_steps: int,
+        total_env_steps: int | None,
         *,
         env_steps: int = 0,
         updates: int = 0,
@@ -149,7 +149,7 @@ class TrainProgress:
     @property
     def left_s(self) -> float | None:
         """Seconds to go at the mean speed since this process began, pauses to evaluate included."""
-        if self._start is None:
+        if self._start is None or self.total_env_steps is None:
             return None
         done = self.state.env_steps - self._first[1]
         if done <= 0:
@@ -169,12 +169,15 @@ class TrainProgress:
     def _figures(self) -> dict[str, str]:
         state = self.state
         steps_rate, updates_rate = self.rates
+        total, left = "", ""
+        if self.total_env_steps is not None:
+            total, left = f"/{self.total_env_steps:,}", f", {_duration(self.left_s)} left"
         figures = {
-            "steps": f"{state.env_steps:,}/{self.total_env_steps:,} ({steps_rate:.0f}/s)",
+            "steps": f"{state.env_steps:,}{total} ({steps_rate:.0f}/s)",
             "updates": f"{state.updates:,} ({updates_rate:.0f}/s)",
             "success": f"train {_percent(state.train_success)}, eval {_percent(state.eval_success)}"
             f", base {_percent(state.base_success)}",
-            "time": f"{_duration(self.elapsed_s)} elapsed, {_duration(self.left_s)} left",
+            "time": f"{_duration(self.elapsed_s)} elapsed{left}",
         }
         if state.phase == "calql":
             figures["Cal-QL"] = state.calql_steps or "-"
@@ -189,14 +192,17 @@ class TrainProgress:
 
     def _render(self) -> Group:
         figures = self._figures()
-        fraction = f"{min(1.0, self.state.env_steps / max(1, self.total_env_steps)):.0%}"
+        total, fraction = None, ""
+        if self.total_env_steps is not None:
+            total = max(1, self.total_env_steps)
+            fraction = f"{min(1.0, self.state.env_steps / total):.0%}"
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_column(no_wrap=True)
         bar.add_column(ratio=1)
         bar.add_column(no_wrap=True, justify="right")
         bar.add_row(
             Text(self.state.phase, style="bold cyan"),
-            ProgressBar(total=max(1, self.total_env_steps), completed=self.state.env_steps),
+            ProgressBar(total=total, completed=self.state.env_steps),
             fraction,
         )
         table = Table.grid(padding=(0, 2))

@@ -307,7 +307,9 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
     small = [flag for flag in SMALL if not flag.startswith("--env.episode_length")] + longer
     with_steps = [*small, "--algorithm.calql_steps=20"]
     assert main(["pretrain", *with_steps, f"--output_dir={folder}"]) == 0
-    assert "20 Cal-QL steps on" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert re.search(r"^\[collect\] steps [\d,]+ \(", out, re.MULTILINE), out
+    assert "20 Cal-QL steps on" in out
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["offline_transitions"] > 0
     assert summary["gap"] == pytest.approx(summary["q_policy"] - summary["q_data"], abs=1e-6)

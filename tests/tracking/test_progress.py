@@ -118,6 +118,22 @@ def test_no_time_is_left_when_the_last_iteration_overshoots(clock):
         assert progress.left_s == 0
 
 
+def test_where_the_end_is_not_known_nothing_is_said_of_it(clock):
+    stream = io.StringIO()
+    terminal = Terminal()
+    for shown_on in (stream, terminal.stream):
+        with TrainProgress(None, stream=shown_on, clock=lambda: clock[0]) as progress:
+            clock[0] += 10
+            progress.update(phase="calql", env_steps=2000, calql_steps="200/1,000")
+            assert progress.left_s is None
+            progress.update(phase="online")
+    calql, online = stream.getvalue().splitlines()[:2]
+    assert "steps 2,000 (200/s)" in calql
+    assert calql.endswith("elapsed  Cal-QL 200/1,000")
+    assert "Cal-QL" not in online
+    assert "%" not in terminal.shown()
+
+
 def test_a_person_is_shown_from_the_first_intervention_on(clock):
     stream = io.StringIO()
     with make(clock, stream) as progress:
