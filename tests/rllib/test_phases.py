@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import torch
 from local import local_learner
 from update_fixtures import PLAIN
 
+from pld_ray.config import TrainConfig
+from pld_ray.jobs.loop_state import LoopState
+from pld_ray.jobs.validation import BASE_SUCCESS, Validation
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.runs.run_dir import RunDir
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -243,7 +249,9 @@ def test_two_learners_share_the_replay_and_stay_alike(build, cache, tmp_path):
 
 
 @pytest.mark.parametrize("delay", [0, 60])
-def test_it_acts_as_the_base_policy_until_the_first_step_of_the_actor(build, cache, delay):
+def test_it_acts_as_the_base_policy_until_the_first_step_of_the_actor(
+    build, cache, delay, tmp_path
+):
     """As long as its last layer is zero, delta = tanh(0); the counter must say the same."""
     options = {"calql_steps": 0, "offline_cache": cache, "actor_delay_updates": delay}
     algorithm = build(small_config(**options))
@@ -256,6 +264,33 @@ def test_it_acts_as_the_base_policy_until_the_first_step_of_the_actor(build, cac
         seen.add(untouched)
         algorithm.train()
     assert seen == {True, False}
+    if delay == 0:
+        check_whom_a_validation_asks(algorithm, tmp_path)
+
+
+def check_whom_a_validation_asks(moved, tmp_path):
+    """Once the residual has moved, a robot is not asked for the base policy's episodes."""
+    recorded = []
+    for name, robot in (("arm", {"type": "tabletop"}), ("simulation", {})):
+        config = TrainConfig(total_steps=moved.env_steps)
+        config.env.robot = robot
+        config.evaluation.held_states, config.evaluation.validation_states = 1, 1
+        run = RunDir(tmp_path / name)
+        run.create(config)
+        validation = Validation(
+            config,
+            run,
+            moved,
+            save=lambda name, run=run: run.save_checkpoint(moved.save_checkpoint, name, {}),
+            record=lambda figures, steps: recorded.append(figures),
+            logger=logging.getLogger(__name__),
+        )
+        state = LoopState.begin(config)
+        assert validation.step(state, on_wait=lambda: None) == recorded[-1]
+        assert (state.validation_base is None) == bool(robot)
+    arm, simulation = recorded
+    assert set(simulation) - set(arm) == {BASE_SUCCESS}
+    assert arm["eval/n_episodes"] == 1
 
 
 def test_an_actor_that_starts_elsewhere_does_not_act_as_the_base_policy(build, cache):
