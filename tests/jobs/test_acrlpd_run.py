@@ -88,7 +88,6 @@ def test_the_page_s_commands(tmp_path, monkeypatch, capsys):
     assert main(["train", "--resume=outputs/chunked", "--total_steps=700"]) == 0
 
 
-@pytest.mark.learning
 @pytest.mark.timeout(600)
 def test_cameras_from_the_page_s_command_to_a_base_policy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
