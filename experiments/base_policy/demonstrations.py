@@ -46,8 +46,13 @@ def record(
     perception: Perception,
     disturbance: Disturbance,
     seed: int,
+    within: float = float("inf"),
 ) -> dict[str, dict[str, int]]:
     """Write demonstrations of `tasks` to a new LeRobotDataset at `root`, failures too.
+
+    Args:
+        within: metres; of placements whose target is further from the middle of its region
+            nothing is demonstrated.
 
     Returns:
         task name -> number of episodes, frames and successes.
@@ -76,7 +81,7 @@ def record(
             # a seed for the first reset only: later placements continue its stream
             env_seed = int(rng.integers(2**31)) if episode == 0 else None
             length, success = _record_episode(
-                dataset, env, Demonstrator(env, perception), disturbance, rng, env_seed
+                dataset, env, Demonstrator(env, perception), disturbance, rng, env_seed, within
             )
             frames, successes = frames + length, successes + success
         env.close()
@@ -93,10 +98,11 @@ def _record_episode(
     disturbance: Disturbance,
     rng: np.random.Generator,
     env_seed: int | None,
+    within: float,
 ) -> tuple[int, bool]:
     """One demonstration; its length and whether it succeeded."""
     length, success = 0, False
-    for step in demonstrate(env, demonstrator, disturbance, rng, env_seed):
+    for step in demonstrate(env, demonstrator, disturbance, rng, env_seed, within):
         frame = {**step.observation, ACTION: step.command, "task": env.task_description}
         dataset.add_frame(frame)
         length, success = length + 1, step.terminated
@@ -121,9 +127,12 @@ def demonstrate(
     disturbance: Disturbance,
     rng: np.random.Generator,
     env_seed: int | None,
+    within: float = float("inf"),
 ) -> Iterator[Step]:
     """The steps of one disturbed demonstration, from a reset to its end."""
     observation, _ = env.reset(seed=env_seed)
+    while off_middle(env) > within:
+        observation, _ = env.reset()
     strength = disturbance.std * rng.random()
     helped = rng.random() < disturbance.helped
     rho = disturbance.correlation
@@ -139,6 +148,12 @@ def demonstrate(
         before = observation
         observation, reward, terminated, truncated, _ = env.step(executed)
         yield Step(before, command, float(reward), terminated, truncated, observation)
+
+
+def off_middle(env: envs.LiberoEnv) -> float:
+    """Metres in the plane from the target to the middle of where it may start."""
+    view = env.expert_view()
+    return float(np.linalg.norm(view["target_pos"][:2] - view["region_center"]))
 
 
 def load_columns(root: Path) -> dict[str, np.ndarray]:

@@ -50,12 +50,20 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--offset", type=float, nargs=2, default=[0.0, 0.0], help="see Perception, metres"
     )
+    parser.add_argument(
+        "--within",
+        type=float,
+        default=float("inf"),
+        help="demonstrate no placement further from the middle of the region, metres",
+    )
     parser.add_argument("--disturbance", type=float, default=Disturbance.std)
     parser.add_argument("--float16", action="store_true", help="weights in half the space")
     parser.add_argument("--eval-only", action="store_true", help="evaluate what --output holds")
     parser.add_argument("--eval-states", type=int, default=100, help="of the suite's default task")
     parser.add_argument("--eval-states-other", type=int, default=20, help="of each other task")
     arguments = parser.parse_args()
+    if arguments.within <= 0:
+        parser.error("--within must be positive, metres")
     arguments.tasks = arguments.tasks or envs.suite_tasks(arguments.suite)
     if arguments.output is None:
         if arguments.suite != EMBEDDED_SUITE:
@@ -87,9 +95,10 @@ def make(arguments: argparse.Namespace) -> dict[str, Any]:
             Perception(scale_error=arguments.scale_error, offset=tuple(arguments.offset)),
             Disturbance(std=arguments.disturbance),
             arguments.seed,
+            arguments.within,
         )
         report.write_text(json.dumps(demonstrations))
-    recorded = time.monotonic()
+    recorded, tasks = time.monotonic(), " ".join(arguments.tasks)
     training = Training(updates=arguments.updates)
     loss = train(load_columns(arguments.dataset), training, arguments.seed, arguments.output)
     if arguments.float16:
@@ -99,13 +108,15 @@ def make(arguments: argparse.Namespace) -> dict[str, Any]:
         f"--seed {arguments.seed} --episodes-per-task {arguments.episodes_per_task} "
         f"--updates {arguments.updates} --scale-error {arguments.scale_error} "
         f"--disturbance {arguments.disturbance}"
+        + (f" --within {arguments.within}" if arguments.within < float("inf") else "")
         + (" --float16" if arguments.float16 else "")
+        + ("" if arguments.tasks == envs.suite_tasks(arguments.suite) else f" --tasks {tasks}")
         + (
-            f" --suite {arguments.suite} --tasks {' '.join(arguments.tasks)} --offset "
-            f"{arguments.offset[0]} {arguments.offset[1]} --output DIR"
+            f" --suite {arguments.suite} --offset {arguments.offset[0]} {arguments.offset[1]}"
             if arguments.suite != EMBEDDED_SUITE
             else ""
-        ),
+        )
+        + ("" if arguments.output == EMBEDDED_ACT else " --output DIR"),
         "seed": arguments.seed,
         "versions": {
             "python": platform.python_version(),

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pld_ray.options import option
 
-EMBEDDED_POLICIES = ("pld_tabletop_act", "pld_tabletop_act_one_demonstration")
+EMBEDDED_POLICIES = ("pld_tabletop_act", "pld_tabletop_act_five_demonstrations")
 """Base policies that ship with the library, by name."""
 
 
@@ -21,8 +21,8 @@ class PolicyPlace:
     path: str | None = option(
         None,
         "A LeRobot checkpoint folder; None is the policy shipped for `pld_tabletop`, which errs by "
-        "some centimetres. `pld_tabletop_act_one_demonstration` is another one that is shipped: it "
-        "saw each task once, and fails for want of data.",
+        "some centimetres. `pld_tabletop_act_five_demonstrations` is shipped too: it saw five good "
+        "demonstrations of can to bin, from the middle of the region, and fails for want of data.",
         path="folder",
         values=EMBEDDED_POLICIES,
     )

@@ -1,4 +1,4 @@
-"""The training windows of experiments/base_policy."""
+"""The demonstrations and training windows of experiments/base_policy."""
 
 import importlib.util
 import sys
@@ -6,6 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from envs import LiberoEnv
+from envs.demonstrator import Demonstrator
+from envs.experts import Perception
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "base_policy"
 
@@ -37,3 +41,19 @@ def test_learning_rate_warms_up_and_ends_at_zero(train_module):
     assert rates[0] < 0.02
     assert max(rates) > 0.95
     assert rates[-1] < 1e-4
+
+
+def test_only_what_starts_near_the_middle_is_demonstrated(train_module):
+    shown = sys.modules["demonstrations"]  # which train.py imports
+    env = LiberoEnv("pld_tabletop")
+    demonstrator, rng = Demonstrator(env, Perception()), np.random.default_rng(0)
+    away = {}
+    for within in (float("inf"), 0.04):
+        away[within] = []
+        for seed in range(5):
+            next(shown.demonstrate(env, demonstrator, shown.Disturbance(), rng, seed, within))
+            x, y = env.expert_view()["target_pos"][:2]
+            away[within].append(np.hypot(x + 0.04, y + 0.12))  # of the region in the .bddl
+    env.close()
+    assert max(away[0.04]) <= 0.04 + 1e-3  # it settles
+    assert max(away[float("inf")]) > 0.05
