@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 
 from pld_ray.cli.arguments import Parser
+from pld_ray.cli.train import resumed_config
 
 
 def parser() -> Parser:
@@ -15,15 +17,22 @@ def parser() -> Parser:
         "by pld-ray train --pretrained_critic=RUN_DIR/checkpoints/pretrained",
         takes_settings=True,
     )
+    parser.value("resume", "RUN_DIR", "continue one that was stopped")
+    parser.switch("trust", "with --resume: run the code that a foreign run names")
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
     """Initialise a critic, or print the configuration."""
-    from pld_ray.config import TrainConfig
+    from pld_ray.config import ConfigError, TrainConfig
     from pld_ray.config.file import dump_config, load_config
 
-    config = load_config(TrainConfig, args.settings)
+    if args.resume is not None:
+        config = resumed_config(args.resume, args.settings, args.trust)
+    elif args.trust:
+        raise ConfigError("--trust goes with --resume=RUN_DIR")
+    else:
+        config = load_config(TrainConfig, args.settings)
     if args.print_config:
         print(dump_config(config), end="")
         return 0
@@ -33,7 +42,14 @@ def run(args: argparse.Namespace) -> int:
     check_start(config)
     from pld_ray.jobs.pretrain import pretrain
 
-    summary = pretrain(config)
+    summary = pretrain(config, pathlib.Path(args.resume) if args.resume else None)
+    if "q_data" not in summary:
+        run_dir = args.resume or config.output_dir
+        print(
+            f"saved {summary['checkpoint']} after {summary['calql_steps']} Cal-QL steps\n"
+            f"continue with: pld-ray pretrain --resume={run_dir}"
+        )
+        return 0
     print(
         f"{summary['calql_steps']} Cal-QL steps on {summary['offline_transitions']} offline "
         f"transitions: Q on data {summary['q_data']:.3f}, on policy actions "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import pathlib
 import time
 from dataclasses import asdict
 from typing import Any
@@ -9,12 +12,14 @@ from typing import Any
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.build import check_environment, running_algorithm
-from pld_ray.jobs.loop_state import LoopState
+from pld_ray.jobs.loop_state import LoopState, load_first
 from pld_ray.jobs.result_metrics import record_initialization, show_initialization
+from pld_ray.jobs.stop_request import Stopped, StopRequest
+from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.runs.status import FINISHED
+from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.tracking.progress import TrainProgress
@@ -22,12 +27,19 @@ from pld_ray.tracking.progress import TrainProgress
 CHECKPOINT = "pretrained"
 
 
-def pretrain(config: TrainConfig) -> dict[str, Any]:
+def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[str, Any]:
     """Collect base-policy data and initialise the critic; write `checkpoints/pretrained`.
+
+    A stop saves `checkpoints/interrupted`, from which `resume` goes on.
+
+    Args:
+        config: of the run.
+        resume: folder of the run to continue.
 
     Returns:
         The content of `summary.json`: calql_steps, offline_transitions, the last q_data, q_policy,
-        gap, bound_rate and q_out_of_bound, checkpoint, wall_s.
+        gap, bound_rate and q_out_of_bound, checkpoint, wall_s. Of one that was stopped calql_steps
+        and checkpoint alone.
 
     Raises:
         ConfigError: nothing to do, or something in the configuration cannot work.
@@ -37,54 +49,99 @@ def pretrain(config: TrainConfig) -> dict[str, Any]:
             "pld-ray pretrain with algorithm.calql_steps=0 has nothing to do: set it above 0, for "
             "example --algorithm.calql_steps=2000"
         )
-    run = RunDir(config.output_dir)
-    run.check_new()
-    remember([config])
+    run = RunDir(resume or config.output_dir)
+    if resume is None:
+        run.check_new()
+        remember([config])
+    else:
+        check_unfinished(run)
     check_environment(config)
-    with undone_unless(run.path, lambda: run.has_begun):
+    with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.work():
-                summary = _pretrain(config, run)
-                run.set_status(FINISHED)
-                return summary
+                return _pretrain(config, run, resume is not None)
         finally:
             close_logging()
 
 
-def _pretrain(config: TrainConfig, run: RunDir) -> dict[str, Any]:
+def check_unfinished(run: RunDir) -> None:
+    """There is something left to do.
+
+    Raises:
+        ConfigError: the critic is there already.
+    """
+    done = run.checkpoints / CHECKPOINT
+    if done in run.find_checkpoints():
+        raise ConfigError(
+            f"{run.path} is finished: use its critic with pld-ray train --pretrained_critic={done}"
+        )
+
+
+def _pretrain(config: TrainConfig, run: RunDir, resumes: bool) -> dict[str, Any]:
     """`pretrain` in a folder that is this process's."""
     started = time.time()
     logger = setup_logging(run.path)
-    last: dict[str, Any] = {}
     try:
         with running_algorithm(config) as algorithm:
-
-            def record(row: dict[str, Any]) -> None:
-                last.update(row)
-                row = run.journal.append({"env_steps": algorithm.env_steps, **row})
-                logger.info(log_line(row))
-
             algorithm.learners.failure_dir = str(run.path)
-            run.create(config)
-            with TrainProgress(total_env_steps=None) as progress:
-                while algorithm.phase != "online":
-                    algorithm.training_step()
-                    record_initialization(algorithm, record)
-                    show_initialization(algorithm, progress)
+            if resumes:
+                restore(algorithm, run, logger)
+            else:
+                run.create(config)
+            ended = initialize(algorithm, run, logger)
+            name = CHECKPOINT if ended else "interrupted"
             state = asdict(LoopState.begin(config))
-            checkpoint = run.save_checkpoint(algorithm.save_checkpoint, CHECKPOINT, state)
+            checkpoint = run.save_checkpoint(algorithm.save_checkpoint, name, state)
             summary = {
                 "calql_steps": algorithm.progress.calql_done,
-                "offline_transitions": algorithm.learners.replay_sizes()[1],
-                **{
-                    name: last.get(f"calql/{name}")
-                    for name in ("q_data", "q_policy", "gap", "bound_rate", "q_out_of_bound")
-                },
                 "checkpoint": str(checkpoint),
-                "wall_s": round(time.time() - started, 1),
             }
-            write_json_atomically(run.path / SUMMARY_FILE, summary)
+            if ended:
+                last = next(row for row in reversed(run.journal.rows()) if "calql/steps" in row)
+                summary |= {
+                    "offline_transitions": algorithm.learners.replay_sizes()[1],
+                    **{
+                        name: last.get(f"calql/{name}")
+                        for name in ("q_data", "q_policy", "gap", "bound_rate", "q_out_of_bound")
+                    },
+                    "wall_s": round(time.time() - started, 1),
+                }
+                write_json_atomically(run.path / SUMMARY_FILE, summary)
+            run.set_status(FINISHED if ended else INTERRUPTED)
     except Exception:
         logger.exception("pretraining failed")
         raise
     return summary
+
+
+def restore(algorithm: OffPolicy, run: RunDir, logger: logging.Logger) -> None:
+    """Continue from the newest checkpoint that is whole, or begin where there is none yet.
+
+    Raises:
+        CheckpointError: none is whole.
+    """
+    found = run.find_checkpoints()
+    loaded = load_first(found, lambda path: algorithm.load_checkpoint(str(path)), logger)
+    run.journal.restore(algorithm.env_steps if loaded else -1)
+    logger.info("resumed %s at %d Cal-QL steps", loaded, algorithm.progress.calql_done)
+
+
+def initialize(algorithm: OffPolicy, run: RunDir, logger: logging.Logger) -> bool:
+    """Collect, and initialise the critic; False when a stop was requested before the end."""
+
+    def record(row: dict[str, Any]) -> None:
+        row = run.journal.append({"env_steps": algorithm.env_steps, **row})
+        logger.info(log_line(row))
+
+    with (
+        TrainProgress(total_env_steps=None) as progress,
+        StopRequest() as stop,
+        contextlib.suppress(Stopped),
+    ):
+        algorithm.runners.on_wait = lambda: stop.check(progress)
+        while algorithm.phase != "online":
+            stop.raise_if_requested()
+            algorithm.training_step()
+            record_initialization(algorithm, record)
+            show_initialization(algorithm, progress)
+    return algorithm.phase == "online"

@@ -15,9 +15,10 @@ from envs.point import PointEnv
 from pld_ray.cli import main
 from pld_ray.jobs import training_loop
 from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
-from pld_ray.runs.status import read_status
+from pld_ray.runs.status import INTERRUPTED, read_status
 
 SMALL = [
     "--env.task=lift_the_can",
@@ -301,20 +302,37 @@ def test_an_offline_cache_that_holds_something_else_is_refused_and_kept(flags, t
     assert not (tmp_path / "run").exists()
 
 
-def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys):
+def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkeypatch):
+    """Stopped once between its shares, and continued."""
     folder = tmp_path / "critic"
+    append = Journal.append
+
+    def append_then_stop(self, row):
+        if "calql/steps" in row:
+            os.kill(os.getpid(), signal.SIGINT)
+        return append(self, row)
+
     longer = ["--env.episode_length=200", "--algorithm.calql_num_actions=2"]
     small = [flag for flag in SMALL if not flag.startswith("--env.episode_length")] + longer
-    with_steps = [*small, "--algorithm.calql_steps=20"]
-    assert main(["pretrain", *with_steps, f"--output_dir={folder}"]) == 0
+    with_steps = [*small, "--algorithm.calql_steps=220"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", append_then_stop)
+        assert main(["pretrain", *with_steps, f"--output_dir={folder}"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^\[collect\] steps [\d,]+ \(", out, re.MULTILINE), out
-    assert "20 Cal-QL steps on" in out
+    assert f"after 200 Cal-QL steps\ncontinue with: pld-ray pretrain --resume={folder}" in out
+    assert read_status(folder).state == INTERRUPTED
+    assert main(["pretrain", f"--resume={folder}"]) == 0
+    assert "220 Cal-QL steps on" in capsys.readouterr().out
+    assert main(["pretrain", f"--resume={folder}"]) == 2
+    assert "is finished: use its critic with pld-ray train --pretrained_critic=" in (
+        capsys.readouterr().err
+    )
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["offline_transitions"] > 0
     assert summary["gap"] == pytest.approx(summary["q_policy"] - summary["q_data"], abs=1e-6)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["calql/steps"] == 20
+    assert [row["calql/steps"] for row in rows if "calql/steps" in row] == [200, 220]
     heir = tmp_path / "heir"
     argv = [*small, f"--pretrained_critic={summary['checkpoint']}", "--total_steps=700"]
     assert main(["train", *argv, f"--output_dir={heir}"]) == 0
