@@ -17,7 +17,7 @@ from pld_ray.jobs.result_metrics import record_initialization, show_initializati
 from pld_ray.jobs.stop_request import Stopped, StopRequest
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.journal import log_line
-from pld_ray.runs.layout import SUMMARY_FILE
+from pld_ray.runs.layout import PROGRESS_FILE, SUMMARY_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import remember
@@ -68,13 +68,15 @@ def check_unfinished(run: RunDir) -> None:
     """There is something left to do.
 
     Raises:
-        ConfigError: the critic is there already.
+        ConfigError: the critic is there already, or has gone on to learn online.
     """
-    done = run.checkpoints / CHECKPOINT
-    if done in run.find_checkpoints():
-        raise ConfigError(
-            f"{run.path} is finished: use its critic with pld-ray train --pretrained_critic={done}"
-        )
+    newest = run.latest_checkpoint()
+    if newest is None or read_json(newest / PROGRESS_FILE).get("phase") != "online":
+        return
+    use = f"continue it with pld-ray train --resume={run.path}"
+    if newest.name == CHECKPOINT:
+        use = f"use its critic with pld-ray train --pretrained_critic={newest}"
+    raise ConfigError(f"{run.path} is finished with Cal-QL: {use}")
 
 
 def _pretrain(config: TrainConfig, run: RunDir, resumes: bool) -> dict[str, Any]:

@@ -203,6 +203,9 @@ def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(tmp_path, monke
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["calql/steps"] for row in rows if "calql/steps" in row] == [200, 400, 450]
     assert json.loads((folder / "summary.json").read_text())["updates"] > 0
+    capsys.readouterr()
+    assert main(["pretrain", f"--resume={folder}"]) == 2
+    assert f"continue it with pld-ray train --resume={folder}" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
@@ -325,7 +328,7 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
     assert main(["pretrain", f"--resume={folder}"]) == 0
     assert "220 Cal-QL steps on" in capsys.readouterr().out
     assert main(["pretrain", f"--resume={folder}"]) == 2
-    assert "is finished: use its critic with pld-ray train --pretrained_critic=" in (
+    assert "finished with Cal-QL: use its critic with pld-ray train --pretrained_critic=" in (
         capsys.readouterr().err
     )
     summary = json.loads((folder / "summary.json").read_text())
