@@ -14,7 +14,12 @@ from pld_ray.config.residual_sac_checks import validate_params
 from pld_ray.config.residual_sac_phases import PhaseParams
 from pld_ray.options import option, with_default
 
-BEFORE: dict[str, Any] = {"ema_decay": 0.0, "success_imitation": 0.0, "collection_steps": 0}
+BEFORE: dict[str, Any] = {
+    "ema_decay": 0.0,
+    "success_imitation": 0.0,
+    "collection_steps": 0,
+    "actor_delay_n_step": 0,
+}
 """Options that a run or policy stored by an older release may not name, and what held then."""
 
 
@@ -27,7 +32,18 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     """
 
     # --- returns ---------------------------------------------------------------------------------
-    n_step: int = option(16, "Length of the TD return (1 is formula 12).", within="[1, 1000]")
+    n_step: int = option(
+        3,
+        "Length of the TD return (1 is formula 12): short, so that it is of the policy and not of "
+        "the noise that was played with.",
+        within="[1, 1000]",
+    )
+    actor_delay_n_step: int = option(
+        16,
+        "Length of the TD return while the actor waits (actor_delay_updates), in Cal-QL too: long, "
+        "so that the values are there when it starts. 0 takes `n_step`.",
+        within="[0, 1000]",
+    )
     gamma: float = with_default(LearnerParams, "gamma", 0.99)
 
     # --- learning --------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class ResidualSACUpdate(GradientSteps):
     def sample_from(self, replay: Replay) -> Batch:
         """A batch of it; images of a trained encoder are shifted (DrQ)."""
         params = self.params
-        batch = replay.sample(params.batch_size, params.n_step, params.gamma)
+        batch = replay.sample(params.batch_size, self.return_steps, params.gamma)
         self.networks.shift_images(batch, self.generator)
         if self.discrete:  # the continuous part neither moves nor judges the grippers
             batch["action"] = batch["action"].clone()
@@ -99,6 +99,14 @@ class ResidualSACUpdate(GradientSteps):
             batch["base_action"] = torch.zeros_like(batch["base_action"])
             batch["next_base_action"] = torch.zeros_like(batch["next_base_action"])
         return batch
+
+    @property
+    def return_steps(self) -> int:
+        """Length of the TD return: longer while the actor waits, where that is asked for."""
+        params = self.params
+        if params.actor_delay_n_step and self.updates < params.actor_delay_updates:
+            return params.actor_delay_n_step
+        return params.n_step
 
     def step(self, batch: Batch) -> None:
         """One critic step, the actor and temperature steps if they are due, and the target; of

@@ -397,3 +397,22 @@ def test_the_actor_waits_for_its_delay_and_the_critic_does_not():
         assert torch.equal(value, before[key])
     assert not torch.equal(critic[0], next(iter(update.networks.critic.parameters())))
     assert "actor_loss" in update.run(1)
+
+
+def test_returns_are_long_while_the_actor_waits_and_short_after():
+    """Where nothing terminates early a row's discount is gamma^n, which tells n."""
+    params = make_params(n_step=2, actor_delay_n_step=7, actor_delay_updates=3)
+    update, gamma, lengths = make_update(params), params.gamma, []
+    step = update.step
+
+    def watched(batch):
+        lengths.append(round(math.log(float(batch["discount"][batch["discount"] > 0].min()), gamma)))
+        step(batch)
+
+    update.step = watched
+    update.run(5)
+    assert lengths == [7, 7, 7, 2, 2]
+    restored = make_update(params)
+    restored.load_state_dict(update.state_dict())  # goes on where it was, not with another wait
+    assert restored.return_steps == 2
+    assert make_update(make_params(n_step=2, actor_delay_n_step=0)).return_steps == 2
