@@ -105,7 +105,7 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         within="[0, 1e6]",
     )
     log_std_init: float = option(
-        -1.5, "Log standard deviation that the actor begins with.", within="[-100, 20]"
+        -2.0, "Log standard deviation that the actor begins with.", within="[-100, 20]"
     )
     log_std_min: float = option(-5.0, "Least log standard deviation.", within="[-100, 20]")
     log_std_max: float = option(2.0, "Greatest log standard deviation.", within="[-100, 20]")
