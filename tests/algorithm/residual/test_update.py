@@ -406,7 +406,8 @@ def test_returns_are_long_while_the_actor_waits_and_short_after():
     step = update.step
 
     def watched(batch):
-        lengths.append(round(math.log(float(batch["discount"][batch["discount"] > 0].min()), gamma)))
+        discount = batch["discount"]
+        lengths.append(round(math.log(float(discount[discount > 0].min()), gamma)))
         step(batch)
 
     update.step = watched
