@@ -39,6 +39,13 @@ class LoopState:
             next_checkpoint=config.checkpoint.interval_steps,
         )
 
+    @property
+    def base_success(self) -> float | None:
+        """On the validation states where it is known, else on the held ones; in [0, 1]."""
+        if self.validation_base is not None or not self.base_rows:
+            return self.validation_base
+        return sum(bool(row["success"]) for row in self.base_rows) / len(self.base_rows)
+
     def evaluation_due(self, env_steps: int, interval: int, total: int) -> bool:
         """Whether an evaluation is due, always at the end; the next one is `interval` later.
 

@@ -14,6 +14,7 @@ from pld_ray.evaluation.eval_info import in_task, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError
+from pld_ray.jobs.base_evaluation import BaseEvaluation
 from pld_ray.jobs.buffer_dump import BufferDump
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.jobs.recording import recording_of
@@ -61,6 +62,7 @@ class TrainingLoop:
         self.system = SystemMetrics() if tracker is not None else None
         self.state = LoopState.begin(config)
         self.held_states = list(range(config.evaluation.held_states))
+        self.base_evaluation = BaseEvaluation(config, algorithm, self.held_states, self.record)
         self.validation = Validation(config, run, algorithm, self.save, self.record, logger)
         self.dump = self._begin_dump() if config.dump_interval else None
 
@@ -152,15 +154,7 @@ class TrainingLoop:
 
     def prepare(self, progress: TrainProgress | None = None) -> None:
         """Evaluate the base policy on the held init states, once it is there to be evaluated."""
-        if self.state.base_rows or not self.algorithm.has_base:
-            return
-        show(progress, phase="base policy")
-        found = self.algorithm.evaluate_start(self.held_states)
-        self.state.base_rows = [asdict(episode) for episode in found["base"]]
-        rates = {name: success_rate(episodes) for name, episodes in found.items()}
-        row = {f"eval/{name}_success": rate for name, rate in rates.items()}
-        self.record({**row, "eval/n_episodes": len(self.held_states)})
-        show(progress, base_success=rates["base"])
+        self.base_evaluation.step(self.state, lambda: show(progress, phase="base policy"))
 
     def iterate(self, progress: TrainProgress | None = None) -> dict[str, Any]:
         """One training step, an evaluation and a checkpoint when they are due; its figures."""
@@ -197,7 +191,7 @@ class TrainingLoop:
             intervention_share=row.get("train/intervention_share"),
             late_step_share=row.get("train/late_step_share"),
             eval_success=row.get("eval/residual_success"),
-            base_success=self.state.validation_base,
+            base_success=self.state.base_success,
         )
         if self.state.checkpoint_due(algorithm.env_steps, self.config.checkpoint.interval_steps):
             self.save_periodic()
@@ -232,6 +226,7 @@ class TrainingLoop:
         policy, if there is one, was evaluated at the start."""
         algorithm, run = self.algorithm, self.run_dir
         env_steps, updates = algorithm.env_steps, algorithm.updates
+        self.base_evaluation.finish(self.state)
         final = self.save("final")
         best = run.checkpoints / "best"
         chosen = best if best.exists() else final

@@ -20,6 +20,7 @@ from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.runs.status import INTERRUPTED, read_status
 
+BASE = "eval/base_success"
 SMALL = [
     "--env.task=lift_the_can",
     "--env.episode_length=60",
@@ -98,6 +99,21 @@ def test_the_base_policy_plays_the_validation_states_once_and_is_the_residual_un
     assert all("eval/validation_base_success" not in row for row in (second, last))
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["validation_base_success"] == first["eval/residual_success"]
+
+
+def test_the_base_policy_is_evaluated_beside_the_collection_where_there_are_runners(finished):
+    """Its episodes are those that are played before it else; a run that is over first waits."""
+    folder = finished.parent / "beside"
+    argv = ["train", *SMALL, "--total_steps=1300", "--evaluation.num_env_runners=1"]
+    assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
+    infos = [json.loads((run / "eval_info.json").read_text()) for run in (finished, folder)]
+    assert infos[0]["base"]["per_task"] == infos[1]["base"]["per_task"]
+    known = [
+        [row["env_steps"] for row in Journal(run / "metrics.jsonl").rows() if BASE in row]
+        for run in (finished, folder)
+    ]
+    assert known[0] == [0]
+    assert len(known[1]) == 1 and known[1][0] > 0
 
 
 def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
