@@ -15,9 +15,10 @@ from pld_ray.cli import main as pld_ray
 
 STATES = [
     "--config_path=tabletop",
-    "--total_steps=16000",  # of the preset's 24,000: some seven minutes in all
-    "--runners.num_env_runners=0",  # one process: the same figures each time
-    "--evaluation.num_env_runners=1",  # while training goes on: half a minute less
+    "--total_steps=16000",  # of the preset's 24,000: some six minutes in all
+    "--runners.num_env_runners=1",  # steps while updates are made; two collect more at first
+    "--evaluation.num_env_runners=2",
+    "--evaluation.interval_steps=4000",
 ]
 PIXELS = [
     "--config_path=tabletop_pixels",

@@ -14,9 +14,10 @@ from pld_ray.rllib.off_policy import OffPolicy
 
 
 class BaseEvaluation:
-    """Played once: beside the collection where there are runners for it, else before it.
+    """Played once: beside the training where there are runners for it, else before it.
 
-    Beside it only what training does not change can be played, a frozen base policy.
+    Beside it only what training does not change can be played, a frozen base policy; validations,
+    which cannot wait, go first.
 
     Args:
         states: ids of the held init states.
@@ -34,15 +35,16 @@ class BaseEvaluation:
         self._has_runners = config.evaluation.num_env_runners > 0
         self._running: Evaluation | None = None
 
-    def step(self, state: LoopState, on_wait: Callable[[], None]) -> None:
-        """Begin once the policy is there to be evaluated, or take what is over.
+    def step(self, state: LoopState, validates: bool, on_wait: Callable[[], None]) -> None:
+        """Begin once the policy is there to be evaluated, go on, or take what is over.
 
         Args:
             state: gets the episodes.
+            validates: a validation goes on, whose runners are left to it.
             on_wait: called before training waits for them.
         """
         algorithm = self.algorithm
-        if state.base_rows or not algorithm.has_base:
+        if state.base_rows or not algorithm.has_base or validates:
             return
         if self._running is not None:
             self._take(self._running.poll(), state)

@@ -154,7 +154,9 @@ class TrainingLoop:
 
     def prepare(self, progress: TrainProgress | None = None) -> None:
         """Evaluate the base policy on the held init states, once it is there to be evaluated."""
-        self.base_evaluation.step(self.state, lambda: show(progress, phase="base policy"))
+        self.base_evaluation.step(
+            self.state, self.validation.goes_on, lambda: show(progress, phase="base policy")
+        )
 
     def iterate(self, progress: TrainProgress | None = None) -> dict[str, Any]:
         """One training step, an evaluation and a checkpoint when they are due; its figures."""

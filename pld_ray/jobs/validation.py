@@ -49,6 +49,11 @@ class Validation:
         self._env_steps = 0
         """Of the weights that are being evaluated."""
 
+    @property
+    def goes_on(self) -> bool:
+        """One is being played."""
+        return self._running is not None
+
     def step(self, state: LoopState, on_wait: Callable[[], None]) -> dict[str, float]:
         """Begin an evaluation when one is due, and take the result of one that is over.
 

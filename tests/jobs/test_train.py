@@ -113,7 +113,8 @@ def test_the_base_policy_is_evaluated_beside_the_collection_where_there_are_runn
         for run in (finished, folder)
     ]
     assert known[0] == [0]
-    assert len(known[1]) == 1 and known[1][0] > 0
+    assert len(known[1]) == 1
+    assert known[1][0] > 0
 
 
 def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
