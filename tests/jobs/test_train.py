@@ -104,7 +104,7 @@ def test_the_base_policy_plays_the_validation_states_once_and_is_the_residual_un
 def test_the_base_policy_is_evaluated_beside_the_collection_where_there_are_runners(finished):
     """Its episodes are those that are played before it else; a run that is over first waits."""
     folder = finished.parent / "beside"
-    argv = ["train", *SMALL, "--total_steps=1300", "--evaluation.num_env_runners=1"]
+    argv = ["train", *SMALL, "--total_steps=500", "--evaluation.num_env_runners=1"]
     assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
     infos = [json.loads((run / "eval_info.json").read_text()) for run in (finished, folder)]
     assert infos[0]["base"]["per_task"] == infos[1]["base"]["per_task"]
