@@ -36,7 +36,8 @@ class BaseEvaluation:
         self._running: Evaluation | None = None
 
     def step(self, state: LoopState, validates: bool, on_wait: Callable[[], None]) -> None:
-        """Begin once the policy is there to be evaluated, go on, or take what is over.
+        """Begin once the policy is there to be evaluated, go on, or take what is over; nothing
+        once the episodes are known.
 
         Args:
             state: gets the episodes.

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.manifest import CheckpointError, damaged
 from pld_ray.runs.layout import TRAINER_FILE
 from pld_ray.runs.run_dir import trainer_state
@@ -44,7 +45,7 @@ class LoopState:
         """On the validation states where it is known, else on the held ones; in [0, 1]."""
         if self.validation_base is not None or not self.base_rows:
             return self.validation_base
-        return sum(bool(row["success"]) for row in self.base_rows) / len(self.base_rows)
+        return success_rate([EpisodeResult.of_row(row) for row in self.base_rows])
 
     def evaluation_due(self, env_steps: int, interval: int, total: int) -> bool:
         """Whether an evaluation is due, always at the end; the next one is `interval` later.

@@ -154,9 +154,12 @@ class TrainingLoop:
 
     def prepare(self, progress: TrainProgress | None = None) -> None:
         """Evaluate the base policy on the held init states, once it is there to be evaluated."""
+        if self.state.base_rows:
+            return
         self.base_evaluation.step(
             self.state, self.validation.goes_on, lambda: show(progress, phase="base policy")
         )
+        show(progress, base_success=self.state.base_success)
 
     def iterate(self, progress: TrainProgress | None = None) -> dict[str, Any]:
         """One training step, an evaluation and a checkpoint when they are due; its figures."""
