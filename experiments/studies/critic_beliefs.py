@@ -3,9 +3,9 @@
     pld-ray train --checkpoint.interval_steps=1000 --checkpoint.keep=100 --output_dir=RUN
     python -m experiments.studies.critic_beliefs RUN [--states 30] [--json]
 
-From the same stored init states the base policy plays (delta = 0), and the actor without noise. At
-every step on the way the critics (mean of the members, gamma of the run) are asked, and the
-discounted return that really followed is their measure:
+From the same stored init states the base policy plays (delta = 0), and the actor that acts, without
+noise. At every step on the way the critics (mean of the members, gamma of the run) are asked, and
+the discounted return that really followed is their measure:
 
 - `base_q`, `base_return`: of the base policy's action on its own path
 - `actor_q`, `actor_return`: of the actor's action on the actor's path
@@ -55,6 +55,12 @@ class Path:
     success: bool
 
 
+def env_config_of(config: TrainConfig) -> dict[str, Any]:
+    """The environments of a run, with its base policy, for `create_vector_env`."""
+    env_config = ResidualSACConfig.of_run(config).env_config
+    return {**env_config, "base_policy": config.policy.settings(), "num_envs": NUM_ENVS}
+
+
 def networks_of(config: TrainConfig, env: Any, checkpoint: pathlib.Path) -> ResidualNetworks:
     """All networks of a checkpoint, critics included."""
     networks = ResidualNetworks.of_spaces(
@@ -101,7 +107,8 @@ def ask(networks: ResidualNetworks, observation: Any) -> dict[str, np.ndarray]:
     batch = networks.as_batch({k: torch.from_numpy(v) for k, v in observation.items()})
     base = torch.from_numpy(observation[BASE_ACTION])
     x = networks.encode(networks.encoder, batch)
-    delta, _ = networks.residual(x, base, torch.zeros_like(base))
+    actor = networks.acting_actor
+    delta, _ = networks.residual_of(actor, x, base, torch.zeros_like(base))
     action = networks.compose(base, delta)
     q = networks.critic.otf(x, base, torch.stack([base, action])).mean(0)
     carried = networks.residual_dims > 0
@@ -145,8 +152,7 @@ def main() -> None:
     config = run.load_config()
     held = config.evaluation.held_states
     states = list(range(held, held + args.states))
-    env_config = {**ResidualSACConfig.of_run(config).env_config, "num_envs": NUM_ENVS}
-    env = InfosPerEnv(create_vector_env(env_config))
+    env = InfosPerEnv(create_vector_env(env_config_of(config)))
     for checkpoint in sorted(run.find_checkpoints(), key=checkpoint_steps):
         networks = networks_of(config, env.unwrapped, checkpoint)
         row = {"checkpoint": checkpoint.name, **beliefs(env, networks, states)}

@@ -17,16 +17,14 @@ from typing import Any
 
 import torch
 
-from experiments.studies.critic_beliefs import networks_of
+from experiments.studies.critic_beliefs import env_config_of, networks_of
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.evaluation.play import Act, EpisodeResult, play_init_states
-from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.factory import create_vector_env, divided
 from pld_ray.rollout.vector_env import InfosPerEnv
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.statistics import wilson_interval
 
-NUM_ENVS = 5
 TRANSLATIONS = (0, 1, 2)
 CONDITIONS: dict[str, dict[str, Any]] = {
     "as in training": {},
@@ -50,12 +48,12 @@ def main() -> None:
     torch.set_num_threads(1)  # networks this small are slower with more
     run = RunDir(args.run)
     config = run.load_config()
-    _, vector = divided(ResidualSACConfig.of_run(config).env_config)
+    _, vector = divided(env_config_of(config))
     states = list(range(args.episodes))
     for name, disturbance in CONDITIONS.items():
         kwargs = {"task": config.env.task, "seed": args.seed, **disturbance}
         place = {"entry_point": "envs.disturbed:DisturbedEnv", "kwargs": kwargs}
-        env = InfosPerEnv(create_vector_env({**vector, **place, "num_envs": NUM_ENVS}))
+        env = InfosPerEnv(create_vector_env({**vector, **place}))
         actor = Actor(networks_of(config, env.unwrapped, run.checkpoint_named(args.checkpoint)))
         row: dict[str, Any] = {"condition": name}
         row["base"] = successes(play_init_states(env, states))

@@ -105,6 +105,10 @@ class PolicyConfig(PoolOptions, PolicyPlace):
         path="folder",
     )
 
+    def settings(self) -> dict[str, Any]:
+        """`base_policy` of an `env_config` (`create_vector_env`) that plays this policy."""
+        return {"type": self.type, "path": self.path, **self.loader()}
+
     def loader(self) -> dict[str, Any]:
         """What `load_base_policy` is given beside the path; only what differs from its defaults."""
         settings = {

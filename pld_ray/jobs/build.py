@@ -101,9 +101,7 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
         with contextlib.closing(open_environment(config)) as env:
             if config.env.environment_class is None and config.env.suite.startswith("libero_"):
                 resolve_assets(config.env.suite, config.env.assets)
-            settings = {"type": config.policy.type, "path": config.policy.path}
-            settings |= config.policy.loader()
-            policy = make_base_policy(settings, env.action_space)
+            policy = make_base_policy(config.policy.settings(), env.action_space)
             observations, actions = check_policy_matches(
                 policy, env.observation_space, env.action_space
             )

@@ -118,8 +118,7 @@ def open_scene(
         scene = AfterSuccess(env_maker(unjudged(config.env.settings()))(), goal.hold)
         opened.callback(scene.close)
         check_cameras(scene)
-        settings = {"type": config.policy.type, "path": config.policy.path}
-        policy = make_base_policy(settings | config.policy.loader(), scene.action_space)
+        policy = make_base_policy(config.policy.settings(), scene.action_space)
         vector = BaseActionVectorEnv([scene], policy)
     except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
         raise ConfigError(str(error)) from error

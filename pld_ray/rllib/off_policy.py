@@ -138,7 +138,7 @@ class OffPolicy(Algorithm):
         """Put the base policy, or the pool's client, where the runners look for it."""
         config = self.config.copy(copy_frozen=False)
         options, pool = config.base_policy_options, None
-        policy: Any = {"type": options.type, "path": options.path, **options.loader()}
+        policy: Any = options.settings()
         if config.uses_pool:
             from pld_ray.pool import BasePolicyPool
 
