@@ -238,7 +238,6 @@ HG_DAGGER = {
         "log_std_init": -5.0,  # the novice acts without noise
     },
     "ours": {
-        "actor_lr": 5e-4,
         "residual_dims": [],
         "residual_scale": 2.0,
         "warmup_steps": 500,
