@@ -58,7 +58,7 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         within="[0, 1e10]",
     )
     actor_lr_warmup_updates: int = option(
-        6_000,
+        0,
         "Critic steps, from the actor's first, over which its learning rate rises from 0 to "
         "actor_lr: it goes no further than episodes can contradict. 0 is actor_lr from the first.",
         within="[0, 1e10]",
