@@ -19,7 +19,6 @@ BEFORE: dict[str, Any] = {
     "success_imitation": 0.0,
     "collection_steps": 0,
     "actor_delay_n_step": 0,
-    "actor_lr_warmup_updates": 0,
 }
 """Options that a run or policy stored by an older release may not name, and what held then."""
 
@@ -55,12 +54,6 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         3_000,
         "Critic steps before the first actor step: the critic first sees explored actions, "
         "where its gradient in the action means something.",
-        within="[0, 1e10]",
-    )
-    actor_lr_warmup_updates: int = option(
-        0,
-        "Critic steps, from the actor's first, over which its learning rate rises from 0 to "
-        "actor_lr: it goes no further than episodes can contradict. 0 is actor_lr from the first.",
         within="[0, 1e10]",
     )
     temperature_lr: float = option(3e-4, "Learning rate of log alpha.", within="(0, 10]")
