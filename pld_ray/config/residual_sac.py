@@ -56,6 +56,12 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         "where its gradient in the action means something.",
         within="[0, 1e10]",
     )
+    actor_lr: float = option(
+        5e-5,
+        "Learning rate of the actor: a tenth of the critics', so that it goes no further than they "
+        "have seen between two episodes.",
+        within="(0, 10]",
+    )
     temperature_lr: float = option(3e-4, "Learning rate of log alpha.", within="(0, 10]")
     ema_decay: float = with_default(LearnerParams, "ema_decay", 0.999)
 

@@ -99,7 +99,7 @@ class PhaseParams:
 
     # --- phases ----------------------------------------------------------------------------------
     offline_episodes: int = option(
-        20,
+        10,
         "Successful base-policy episodes for the offline buffer; 0 trains on online data only.",
         within="[0, 1e6]",
     )

@@ -14,7 +14,7 @@ from pld_ray.config.file import load_config
 from pld_ray.config.presets import PRESETS, preset_names
 
 ACTION_DIM = 7
-FIRST_NOISE = {"log_std_init": -1.0}
+FIRST_DEFAULTS = {"log_std_init": -1.0, "offline_episodes": 20}
 WITHOUT_OURS = {"success_imitation": 0.0, "ema_decay": 0.0}
 
 PLD = {
@@ -49,7 +49,7 @@ PLD = {
     },
     "seed 002, 12.3": {"residual_scale_schedule": "linear", "residual_scale_init": 0.0},
     "ours": {"residual_scale_steps": 10_000, "calql_steps": 5_000, "calql_alpha": 1.0}
-    | FIRST_NOISE,
+    | FIRST_DEFAULTS,
     "what it has not": WITHOUT_OURS,
 }
 SPEC = {
@@ -82,7 +82,7 @@ SPEC = {
         "critic_atoms": 1,
     },
     "seed 002, 10.2: its loop": {"critic_actor_update_ratio": 1, "actor_delay_updates": 0},
-    "ours": {"calql_steps": 5_000, "calql_alpha": 1.0} | FIRST_NOISE,
+    "ours": {"calql_steps": 5_000, "calql_alpha": 1.0} | FIRST_DEFAULTS,
     "what it has not": WITHOUT_OURS,
 }
 CQL_MIN_Q_WEIGHT, REWARD_SCALE, REWARD_BIAS, DISCOUNT = 5.0, 10.0, -5.0, 0.99
@@ -130,7 +130,7 @@ CALQL = {
         "critic_layer_norm": False,
         "exploration_noise": "white",
     },
-    "ours": {"calql_steps": 5_000},
+    "ours": {"offline_episodes": 20, "calql_steps": 5_000},
     "what it has not": WITHOUT_OURS,
 }
 HILSERL = {
@@ -228,7 +228,7 @@ RLPD = {
         "exploration_noise": "white",
         "critic_atoms": 1,
     },
-    "ours": FIRST_NOISE,
+    "ours": FIRST_DEFAULTS,
     "what it has not": WITHOUT_OURS,
 }
 HG_DAGGER = {
@@ -238,6 +238,7 @@ HG_DAGGER = {
         "log_std_init": -5.0,  # the novice acts without noise
     },
     "ours": {
+        "actor_lr": 5e-4,
         "residual_dims": [],
         "residual_scale": 2.0,
         "warmup_steps": 500,
