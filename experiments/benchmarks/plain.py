@@ -7,6 +7,7 @@ from typing import Any
 PLAIN: dict[str, Any] = {
     "n_step": 3,
     "actor_delay_n_step": 0,
+    "actor_lr_warmup_updates": 0,
     "gamma": 0.98,
     "utd": 1.0,
     "critic_actor_update_ratio": 2,

@@ -19,6 +19,7 @@ BEFORE: dict[str, Any] = {
     "success_imitation": 0.0,
     "collection_steps": 0,
     "actor_delay_n_step": 0,
+    "actor_lr_warmup_updates": 0,
 }
 """Options that a run or policy stored by an older release may not name, and what held then."""
 
@@ -56,11 +57,11 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         "where its gradient in the action means something.",
         within="[0, 1e10]",
     )
-    actor_lr: float = option(
-        5e-5,
-        "Learning rate of the actor: a tenth of the critics', so that it goes no further than they "
-        "have seen between two episodes.",
-        within="(0, 10]",
+    actor_lr_warmup_updates: int = option(
+        6_000,
+        "Critic steps, from the actor's first, over which its learning rate rises from 0 to "
+        "actor_lr: it goes no further than episodes can contradict. 0 is actor_lr from the first.",
+        within="[0, 1e10]",
     )
     temperature_lr: float = option(3e-4, "Learning rate of log alpha.", within="(0, 10]")
     ema_decay: float = with_default(LearnerParams, "ema_decay", 0.999)

@@ -46,12 +46,13 @@ def test_an_option_that_is_gone_is_read_where_it_did_nothing_and_refused_elsewhe
 def test_a_stored_run_is_as_it_was_when_it_lacks_options_that_came_later(tmp_path):
     path = tmp_path / "config.yaml"
     stored = dump_config(TrainConfig())
-    for name in ("ema_decay", "success_imitation", "collection_steps", "actor_delay_n_step"):
+    later = ("actor_delay_n_step", "actor_lr_warmup_updates")
+    for name in ("ema_decay", "success_imitation", "collection_steps", *later):
         stored = re.sub(rf"\n  {name}: .*", "", stored)
     path.write_text(stored)
     then = read_stored(path).algorithm
     assert (then.ema_decay, then.success_imitation, then.collection_steps) == (0, 0, 0)
-    assert then.actor_delay_n_step == 0
+    assert (then.actor_delay_n_step, then.actor_lr_warmup_updates) == (0, 0)
     assert read_config(TrainConfig, path) == TrainConfig()  # a user's file has today's defaults
     path.write_text(dump_config(TrainConfig()))
     assert read_stored(path) == TrainConfig()

@@ -15,7 +15,7 @@ from pld_ray.config.presets import PRESETS, preset_names
 
 ACTION_DIM = 7
 FIRST_DEFAULTS = {"log_std_init": -1.0, "offline_episodes": 20}
-WITHOUT_OURS = {"success_imitation": 0.0, "ema_decay": 0.0}
+WITHOUT_OURS = {"success_imitation": 0.0, "ema_decay": 0.0, "actor_lr_warmup_updates": 0}
 
 PLD = {
     "the paper, Table 5": {
@@ -238,7 +238,6 @@ HG_DAGGER = {
         "log_std_init": -5.0,  # the novice acts without noise
     },
     "ours": {
-        "actor_lr": 5e-4,
         "residual_dims": [],
         "residual_scale": 2.0,
         "warmup_steps": 500,

@@ -108,6 +108,15 @@ class ResidualSACUpdate(GradientSteps):
             return params.actor_delay_n_step
         return params.n_step
 
+    @property
+    def actor_lr(self) -> float:
+        """Of the actor's next step: it rises linearly from 0, when the actor's wait is over."""
+        params = self.params
+        if not params.actor_lr_warmup_updates:
+            return params.actor_lr
+        moving = self.updates + 1 - params.actor_delay_updates
+        return params.actor_lr * min(1.0, moving / params.actor_lr_warmup_updates)
+
     def step(self, batch: Batch) -> None:
         """One critic step, the actor and temperature steps if they are due, and the target; of
         HG-DAgger one actor step."""
@@ -234,6 +243,8 @@ class ResidualSACUpdate(GradientSteps):
             executed = networks.decompose(base_action, batch["action"])
             imitation = losses.imitation_loss(delta[0], executed, batch[SUCCEEDED])
             loss = loss + params.success_imitation * imitation
+        for group in self.optimizers["actor"].param_groups:
+            group["lr"] = self.actor_lr
         # the loss passes through the critics without leaving a gradient on them
         self.descend("actor", loss, batch)
         log_prob = log_prob[0].detach()

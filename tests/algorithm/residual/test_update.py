@@ -399,6 +399,30 @@ def test_the_actor_waits_for_its_delay_and_the_critic_does_not():
     assert "actor_loss" in update.run(1)
 
 
+def test_the_rate_of_the_actor_rises_once_it_moves():
+    """Adam's first step is as long as its rate, whatever the gradient."""
+    params = make_params(
+        actor_delay_updates=2, actor_lr_warmup_updates=4, critic_actor_update_ratio=1
+    )
+    update = make_update(params)
+    before = [p.clone() for p in update.networks.actor.parameters()]
+    critic_lr = update.optimizers["critic"].param_groups[0]["lr"]
+    update.run(3)
+    pairs = zip(update.networks.actor.parameters(), before, strict=True)
+    moved = [float((p - b).abs().max()) for p, b in pairs]
+    assert max(moved) == pytest.approx(params.actor_lr / 4, rel=1e-3)
+    restored = make_update(params)
+    restored.load_state_dict(update.state_dict())  # goes on where it was
+    rates = []
+    for _ in range(3):
+        restored.run(1)
+        rates.append(restored.optimizers["actor"].param_groups[0]["lr"] / params.actor_lr)
+    assert rates == pytest.approx([2 / 4, 3 / 4, 1])
+    restored.run(2)
+    assert restored.optimizers["actor"].param_groups[0]["lr"] == params.actor_lr
+    assert restored.optimizers["critic"].param_groups[0]["lr"] == critic_lr
+
+
 def test_returns_are_long_while_the_actor_waits_and_short_after():
     """Where nothing terminates early a row's discount is gamma^n, which tells n."""
     params = make_params(n_step=2, actor_delay_n_step=7, actor_delay_updates=3)

@@ -13,6 +13,7 @@ OBS, ACT, BATCH = 5, 3, 16
 PLAIN = {
     "n_step": 3,
     "actor_delay_n_step": 0,
+    "actor_lr_warmup_updates": 0,
     "gamma": 0.98,
     "utd": 1.0,
     "critic_actor_update_ratio": 2,
