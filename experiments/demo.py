@@ -15,7 +15,7 @@ from pld_ray.cli import main as pld_ray
 
 STATES = [
     "--config_path=tabletop",
-    "--total_steps=15000",  # of the preset's 24,000: some six minutes in all
+    "--total_steps=15000",  # of the preset's 24,000: some five minutes in all
     "--runners.num_env_runners=1",  # steps while updates are made; two collect more at first
     "--evaluation.num_env_runners=2",
     "--evaluation.interval_steps=4000",
