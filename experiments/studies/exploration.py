@@ -26,8 +26,7 @@ FIRST_DEFAULTS = [
     *("--algorithm.num_critics=2", "--algorithm.ema_decay=0", "--algorithm.success_imitation=0"),
     *("--algorithm.log_std_init=-1", "--algorithm.exploration_rho=0.9"),
     *("--algorithm.collection_steps=0", "--algorithm.actor_delay_n_step=0"),
-    *("--algorithm.offline_episodes=20", "--algorithm.actor_lr=5e-4"),
-    "--algorithm.actor_lr_warmup_updates=0",
+    *("--algorithm.offline_episodes=20", "--algorithm.actor_lr_warmup_updates=0"),
 ]
 VARIANTS: dict[str, list[str]] = {
     "default: AR(1) 0.9, xyz": [],
