@@ -14,6 +14,8 @@ the discounted return that really followed is their measure:
 - `gain`: what it adds when the actor plays from the start: the difference of both discounted
   returns at the first step, over the same init states
 - `delta`: mean |delta| over the dimensions that carry one, on the actor's path
+- `ahead`: mean distance there, a dimension, of the trained actor from the one that acts (0 without
+  an average), and `ahead_promise` what the critics believe that it adds, which nobody has tried
 """
 
 from __future__ import annotations
@@ -50,6 +52,10 @@ class Path:
     """Q(x, base + delta) - Q(x, base), [T]."""
     delta: np.ndarray
     """Mean |delta| over the dimensions that carry one, [T]."""
+    ahead: np.ndarray
+    """Mean |delta of the trained actor - delta|, [T]."""
+    ahead_promise: np.ndarray
+    """Q(x, base + delta of the trained actor) - Q(x, base + delta), [T]."""
     returns: np.ndarray
     """Discounted, from each step on, [T]."""
     success: bool
@@ -94,11 +100,14 @@ def play(env: Any, networks: ResidualNetworks, states: list[int], residual: bool
         returns = success * gamma ** np.arange(length - 1, -1, -1.0)
         q = seen["q_actor"] if residual else seen["q_base"]
         promise = seen["q_actor"] - seen["q_base"]
-        paths.append(Path(q, promise, seen["delta"], returns, success))
+        ahead_promise = seen["q_trained"] - seen["q_actor"]
+        paths.append(
+            Path(q, promise, seen["delta"], seen["ahead"], ahead_promise, returns, success)
+        )
     return paths
 
 
-COLUMNS = ("q_base", "q_actor", "delta")
+COLUMNS = ("q_base", "q_actor", "q_trained", "delta", "ahead")
 
 
 @torch.no_grad()
@@ -107,16 +116,19 @@ def ask(networks: ResidualNetworks, observation: Any) -> dict[str, np.ndarray]:
     batch = networks.as_batch({k: torch.from_numpy(v) for k, v in observation.items()})
     base = torch.from_numpy(observation[BASE_ACTION])
     x = networks.encode(networks.encoder, batch)
-    actor = networks.acting_actor
-    delta, _ = networks.residual_of(actor, x, base, torch.zeros_like(base))
-    action = networks.compose(base, delta)
-    q = networks.critic.otf(x, base, torch.stack([base, action])).mean(0)
+    no_noise = torch.zeros_like(base)
+    delta, _ = networks.residual_of(networks.acting_actor, x, base, no_noise)
+    trained, _ = networks.residual(x, base, no_noise)
+    action, untried = networks.compose(base, delta), networks.compose(base, trained)
+    q = networks.critic.otf(x, base, torch.stack([base, action, untried])).mean(0)
     carried = networks.residual_dims > 0
     return {
         "action": action.numpy(),
         "q_base": q[0].numpy(),
         "q_actor": q[1].numpy(),
+        "q_trained": q[2].numpy(),
         "delta": delta[:, carried].abs().mean(-1).numpy(),
+        "ahead": (trained - delta)[:, carried].abs().mean(-1).numpy(),
     }
 
 
@@ -139,6 +151,8 @@ def beliefs(env: Any, networks: ResidualNetworks, states: list[int]) -> dict[str
         "promise": mean([path.promise for path in base]),
         "gain": round(float(np.mean(first)), 4),
         "delta": mean([path.delta for path in actor]),
+        "ahead": mean([path.ahead for path in actor]),
+        "ahead_promise": mean([path.ahead_promise for path in actor]),
     }
 
 

@@ -111,6 +111,18 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         "alone: what works stays as it was.",
         within="[0, 1e6]",
     )
+    proximal_penalty: float = option(
+        0.0,
+        "Weight of ||delta - delta of the average that acts||^2 in the actor loss, by the same "
+        "noise; above 0 the critics are asked within proximal_range of what acts alone, so that a "
+        "false promise beyond what was tried pulls nobody there. Experimental.",
+        within="[0, 1e6]",
+    )
+    proximal_range: float = option(
+        0.25,
+        "With proximal_penalty: how far from the delta that acts Q is asked, a dimension of delta.",
+        within="(0, 2]",
+    )
     log_std_init: float = option(
         -2.0, "Log standard deviation that the actor begins with.", within="[-100, 20]"
     )

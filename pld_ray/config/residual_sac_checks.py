@@ -75,6 +75,11 @@ def check_actor(params: ResidualSACParams) -> None:
     """Bounds of the Gaussian."""
     need = partial(need_field, params)
     need(params.log_std_min < params.log_std_max, "log_std_min", "below log_std_max")
+    need(
+        params.proximal_penalty == 0 or params.ema_decay > 0,
+        "proximal_penalty",
+        "0 with ema_decay=0: the actor that is trained acts, and is nowhere else",
+    )
 
 
 def check_imitation(params: ResidualSACParams) -> None:
@@ -89,7 +94,7 @@ def check_imitation(params: ResidualSACParams) -> None:
         "gripper",
         f"continuous {alone} has no critic to choose a discrete gripper's command",
     )
-    for name in ("success_imitation", "residual_penalty"):
+    for name in ("success_imitation", "residual_penalty", "proximal_penalty"):
         need(getattr(params, name) == 0, name, f"0 {alone} imitates a person and nothing else")
     learns = (
         params.vision_encoder_name != "none"

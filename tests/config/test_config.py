@@ -65,6 +65,10 @@ def test_a_stored_run_is_as_it_was_when_it_lacks_options_that_came_later(tmp_pat
         (["--tau=0.1"], "tau does not exist; did you mean algorithm.tau"),
         (["--algorithm.utd=fast"], r"algorithm.utd='fast': must be a number in \[0, 1000\]"),
         (["--algorithm.tau=3"], r"algorithm\.tau=3\.0: must be a number in \(0, 1\]"),
+        (
+            ["--algorithm.proximal_penalty=0.1", "--algorithm.ema_decay=0"],
+            "proximal_penalty=0.1: must be 0 with ema_decay=0",
+        ),
         (["--algorithm.num_subsample_critics=6"], "between 1 and num_critics=5"),
         (["--policy.placement=gpu"], "policy.placement='gpu': must be inline or pool"),
         (["--runners.num_learners=-1"], r"runners.num_learners=-1: must be a whole number"),

@@ -45,6 +45,10 @@ HG_DAGGER = ["--config_path=hg_dagger"]
         (["gripper=discrete", "residual_dims=[1,1,1,1,1,1,0]"], "gripper='discrete': must be cont"),
         (["success_imitation=0.1"], "success_imitation=0.1: must be 0 with actor_loss=hg_dagger"),
         (["residual_penalty=0.1"], "residual_penalty=0.1: must be 0 with actor_loss=hg_dagger"),
+        (
+            ["proximal_penalty=0.1", "ema_decay=0.9"],
+            "proximal_penalty=0.1: must be 0 with actor_loss=hg_dagger",
+        ),
         (["vision_encoder_name=cnn"], "shared_encoder=True: must be false with actor_loss"),
         (["state_encoder_hidden_dim=8"], "shared_encoder=True: must be false with actor_loss"),
         (["actor_loss=dagger"], "algorithm.actor_loss='dagger': must be sac or hg_dagger"),

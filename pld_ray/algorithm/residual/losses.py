@@ -209,6 +209,25 @@ def imitation_loss(delta: Tensor, executed: Tensor, imitated: Tensor) -> Tensor:
     return ((delta - executed).square().sum(-1) * imitated).mean()
 
 
+def within_reach(delta: Tensor, acting: Tensor, reach: float) -> Tensor:
+    """The delta nearest to this one that is within `reach` of what acts, a dimension [B, A].
+
+    Beyond it no gradient of Q pulls: nobody has tried what the critics promise there, and all of
+    them may share the error.
+    """
+    return acting + (delta - acting).clamp(-reach, reach)
+
+
+def proximal_loss(delta: Tensor, acting: Tensor) -> Tensor:
+    """Mean over the batch of ||delta - acting||^2: the actor stays near the one that acts.
+
+    Args:
+        delta: of the trained actor, [B, A].
+        acting: of the one that acts, by the same noise, without gradient, [B, A].
+    """
+    return (delta - acting).square().sum(-1).mean()
+
+
 def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: Tensor | float) -> Tensor:
     """(18), in log alpha: mean of -log_alpha * (log pi(delta | x) + H_tgt); log_prob [B] detached.
 

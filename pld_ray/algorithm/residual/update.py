@@ -226,9 +226,14 @@ class ResidualSACUpdate(GradientSteps):
         base_action = batch["base_action"]
         own_encoder = networks.critic_encoder is not None
         actor_x = networks.encode(networks.encoder, batch) if own_encoder else x
-        delta, log_prob = self.residual(actor_x, base_action, num_candidates=1)
-        action = self.compose(base_action, delta)
-        q = networks.critic.otf(x, base_action, action).squeeze(1)
+        noise = self.noise(1, *base_action.shape)
+        delta, log_prob = networks.residual(actor_x, base_action, noise)
+        judged, acting = delta, None
+        if params.proximal_penalty:
+            with torch.no_grad():
+                acting, _ = networks.residual_of(networks.acting_actor, actor_x, base_action, noise)
+            judged = losses.within_reach(delta, acting, params.proximal_range)
+        q = networks.critic.otf(x, base_action, self.compose(base_action, judged)).squeeze(1)
         logits = networks.critic.reduction_logits
         loss = losses.actor_loss(
             q,
@@ -239,6 +244,8 @@ class ResidualSACUpdate(GradientSteps):
             params.residual_penalty,
             None if logits is None else logits.detach(),
         )
+        if acting is not None:
+            loss = loss + params.proximal_penalty * losses.proximal_loss(delta[0], acting[0])
         if params.success_imitation:
             executed = networks.decompose(base_action, batch["action"])
             imitation = losses.imitation_loss(delta[0], executed, batch[SUCCEEDED])

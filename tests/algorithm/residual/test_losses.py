@@ -211,6 +211,16 @@ def test_actor_loss_and_gradient_against_a_loop(rng, reduction):
     assert loss.item() == pytest.approx(total / b, rel=1e-5)
 
 
+def test_q_is_asked_within_reach_of_what_acts_and_pulls_no_further():
+    acting = torch.tensor([[0.0, 0.5, -0.9]])
+    delta = torch.tensor([[0.1, 0.9, -0.2]], requires_grad=True)
+    judged = losses.within_reach(delta, acting, 0.25)
+    torch.testing.assert_close(judged, torch.tensor([[0.1, 0.75, -0.65]]))
+    (gradient,) = torch.autograd.grad(judged.sum(), delta)
+    assert gradient.tolist() == [[1, 0, 0]]
+    assert losses.proximal_loss(delta, acting).item() == pytest.approx(0.01 + 0.16 + 0.49)
+
+
 def test_temperature_loss_value_and_gradient():
     log_alpha = torch.tensor([-2.0], requires_grad=True)
     log_prob = torch.tensor([1.0, 3.0], requires_grad=True)

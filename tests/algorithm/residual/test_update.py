@@ -83,14 +83,22 @@ def reference_update(update, batch):
 
     noise = torch.randn(1, BATCH, ACT, generator=generator)[0]
     delta, log_prob = residual(x, base, noise)
+    near = judged = delta
+    if params.proximal_penalty:
+        near = residual(x, base, noise, acting)[0].detach()
+        reach = params.proximal_range
+        judged = torch.minimum(torch.maximum(delta, near - reach), near + reach)
     q = [
-        critic(networks.critic, i, x, base, compose(base, delta)) for i in range(params.num_critics)
+        critic(networks.critic, i, x, base, compose(base, judged))
+        for i in range(params.num_critics)
     ]
     q = torch.minimum(*q) if params.actor_reduction == "min" else (q[0] + q[1]) / 2
     penalty = params.residual_penalty * (delta[:, active] ** 2).sum(-1)
     loss = (alpha * log_prob - q + penalty).mean()
     executed = (batch["action"] - base)[:, active] / (beta * networks.residual_dims[active])
     error = (delta[:, active] - executed.clamp(-1, 1)).square().sum(-1)
+    apart = (delta - near)[:, active].square().sum(-1)
+    loss = loss + params.proximal_penalty * apart.mean()
     loss = loss + params.success_imitation * torch.where(batch["succeeded"], error, 0.0).mean()
     adam["actor"].zero_grad()
     loss.backward()
@@ -127,8 +135,9 @@ def reference_update(update, batch):
         {"residual_penalty": 0.3, "n_step": 1, "otf_candidates": 8},
         {"success_imitation": 0.4},
         {"ema_decay": 0.75, "backup_entropy": True},
+        {"ema_decay": 0.75, "proximal_penalty": 0.4, "proximal_range": 0.02},
     ],
-    ids=["defaults", "otf with entropy", "penalty", "imitation", "average"],
+    ids=["defaults", "otf with entropy", "penalty", "imitation", "average", "proximal"],
 )
 def test_one_update_equals_the_equations(options):
     update = make_update(make_params(**options))
