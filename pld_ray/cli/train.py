@@ -91,6 +91,10 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
     return 0
 
 
+TOTAL_STEPS, STOP_SUCCESS = "--total_steps", "--evaluation.stop_success"
+"""What a run that goes on may be given anew: when it ends."""
+
+
 def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig:
     """The configuration of a run that goes on, which may be to last longer."""
     from pld_ray.config import ConfigError
@@ -98,16 +102,21 @@ def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig
     from pld_ray.runs.run_dir import RunDir
     from pld_ray.runs.trust import check_trusted
 
-    others = [arg for arg in settings if not arg.startswith("--total_steps")]
+    anew = {arg.split("=")[0] for arg in settings} & {TOTAL_STEPS, STOP_SUCCESS}
+    others = [arg for arg in settings if arg.split("=")[0] not in anew]
     if others:
         raise ConfigError(
             f"--resume takes the run's own configuration; remove {' '.join(others)} "
-            "(only --total_steps can be given anew)"
+            f"(only {TOTAL_STEPS} and {STOP_SUCCESS} can be given anew)"
         )
     config = RunDir(resume).load_config()
     check_trusted(config, RunDir(resume).path / "config.yaml", trust)
-    if settings:
-        config.total_steps = load_config(type(config), settings).total_steps
+    if anew:
+        given = load_config(type(config), settings)
+        if TOTAL_STEPS in anew:
+            config.total_steps = given.total_steps
+        if STOP_SUCCESS in anew:
+            config.evaluation.stop_success = given.evaluation.stop_success
     return config
 
 

@@ -188,6 +188,12 @@ class EvaluationConfig:
         "Init states of each of those; none is held, and they choose the best checkpoint.",
         within="[1, 1e6]",
     )
+    stop_success: float | None = option(
+        None,
+        "A validation that reaches this success rate ends the training: what solves the task plays "
+        "no more episodes. None trains for total_steps.",
+        within="(0, 1]",
+    )
     num_env_runners: int = option(
         0,
         "Rollout processes that evaluate while training goes on; 0 evaluates on the training ones.",

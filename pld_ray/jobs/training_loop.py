@@ -122,7 +122,7 @@ class TrainingLoop:
             self.tracker.restored(steps)
 
     def run(self, start: StartUp) -> bool:
-        """Train to `total_steps`; False when a stop was requested.
+        """Train until it is `done`; False when a stop was requested.
 
         Args:
             start: over when the first iteration begins; from then on a stop waits for its end.
@@ -143,14 +143,25 @@ class TrainingLoop:
                     algorithm.runners.end_with(stop.raise_if_requested)
                 while not self.done and not stop.requested:
                     self.iterate(progress)
-        if not stop.requested:
+        if self.learnt_enough:
+            self.logger.info(
+                "trained for %d of %d steps: a validation reached evaluation.stop_success (%.2f)",
+                *(algorithm.env_steps, self.config.total_steps, self.state.best_success),
+            )
+        elif not stop.requested:
             self.warn_if_nothing_was_learnt()
         return not stop.requested
 
     @property
     def done(self) -> bool:
-        """`total_steps` are over."""
-        return self.algorithm.env_steps >= self.config.total_steps
+        """`total_steps` are over, or a validation has reached `evaluation.stop_success`."""
+        return self.algorithm.env_steps >= self.config.total_steps or self.learnt_enough
+
+    @property
+    def learnt_enough(self) -> bool:
+        """A validation has reached `evaluation.stop_success`."""
+        enough = self.config.evaluation.stop_success
+        return enough is not None and self.state.best_success >= enough
 
     def prepare(self, progress: TrainProgress | None = None) -> None:
         """Evaluate the base policy on the held init states, once it is there to be evaluated."""
