@@ -80,9 +80,11 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         base, residual = summary["base_success"], summary["residual_success"]
         learnt = "base + residual" if config.policy.type != "none" else "learnt policy"
         before = "" if base is None else f"base {base:.0%} -> "
+        steps, total = summary["env_steps"], config.total_steps
+        early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS[2:]}"
         print(
             f"{before}{learnt} {residual:.0%} on {summary['n_episodes']} held "
-            f"init states, {summary['env_steps']} environment steps, "
+            f"init states, {steps} environment steps{early}, "
             f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
             f"next: pld-ray show {folder}\n"
             f"      pld-ray report {folder}\n"

@@ -52,8 +52,9 @@ def test_it_ends_there_with_its_best_and_a_resume_can_go_on(tmp_path, capsys):
     assert summary["n_episodes"] == 1
     assert read_status(folder).state == "finished"
     assert "a validation reached evaluation.stop_success" in (folder / "train.log").read_text()
+    ended = f"{steps} environment steps of 800: a validation reached evaluation.stop_success"
+    assert ended in capsys.readouterr().out
 
-    capsys.readouterr()
     assert main(["train", f"--resume={folder}", "--algorithm.utd=2"]) == 2
     assert "--total_steps and --evaluation.stop_success can be given" in capsys.readouterr().err
     longer = ["--evaluation.stop_success=null", "--total_steps=900"]
