@@ -27,6 +27,7 @@ LAST_SUBSTEP = -1
 STORED_STATE_SUBSTEP = 23
 _IDLE = np.array([0.0] * 6 + [-1.0])  # no motion, gripper open
 _PLACEMENT_ATTEMPTS = 20
+TOPPLED_TILT = float(np.radians(60.0))
 
 
 class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
@@ -62,6 +63,8 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         environment_state: False leaves what a robot has: its own state, and cameras.
         control_mode: "relative", or "absolute": the action's first six components are then the
             pose to go to, position (m, world) and axis-angle (rad).
+        terminate_when_toppled: an episode of `pld_tabletop` whose target is tilted by more than
+            60 degrees terminates, with reward 0. Not for evaluation: a few would be saved yet.
 
     Raises:
         ValueError: unknown suite, task or camera, or a number out of range.
@@ -85,6 +88,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         rendering: str = REFERENCE,
         control_mode: str = "relative",
         environment_state: bool = True,
+        terminate_when_toppled: bool = False,
     ) -> None:
         self._spec = find_task(suite, task)
         cameras = (cameras,) if isinstance(cameras, str) else tuple(cameras)
@@ -101,6 +105,11 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             raise ValueError(f"rendering must be one of {RENDERINGS}, not {rendering!r}.")
         if control_mode not in CONTROL_MODES:
             raise ValueError(f"control_mode must be one of {CONTROL_MODES}, not {control_mode!r}.")
+        if terminate_when_toppled and self._spec.suite != pld_tabletop.SUITE:
+            raise ValueError(
+                f"terminate_when_toppled is for {pld_tabletop.SUITE}: in {self._spec.suite} an "
+                "object may have to lie."
+            )
         self._renders = bool(cameras) or render_mode is not None
         if self._renders:
             bootstrap.enable_rendering()
@@ -113,6 +122,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         self._rendering = rendering
         self._control_mode = control_mode
         self._environment_state = environment_state
+        self._terminate_when_toppled = terminate_when_toppled
 
         frame = spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
         vectors = {STATE: STATE_DIM}
@@ -192,8 +202,9 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             raise ValueError(f"action must be finite, got {command.tolist()}.")
         success = self._advance(command, self._observe, self._observed_substep)
         self._steps += 1
-        truncated = self._steps >= self.episode_length
-        return self._observation, float(success), success, truncated, self._info(success)
+        toppled = self._terminate_when_toppled and self._tilt() > TOPPLED_TILT
+        terminated, truncated = success or toppled, self._steps >= self.episode_length
+        return self._observation, float(success), terminated, truncated, self._info(success)
 
     def expert_view(self) -> dict[str, Any]:
         """What a scripted expert may know: positions (world, m), the goal and the start region.
@@ -229,9 +240,13 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
 
         At rest: no joint velocity above `max_speed` (m/s or rad/s).
         """
+        still = np.abs(self._env.sim.data.qvel).max() <= max_speed
+        return bool(self._tilt() <= max_tilt and still)
+
+    def _tilt(self) -> float:
+        """Of the target's own z axis, in radians from the vertical."""
         x, y = self._scene.target_quat[1:3]
-        tilt = np.arccos(np.clip(1.0 - 2.0 * (x * x + y * y), -1.0, 1.0))
-        return bool(tilt <= max_tilt and np.abs(self._env.sim.data.qvel).max() <= max_speed)
+        return float(np.arccos(np.clip(1.0 - 2.0 * (x * x + y * y), -1.0, 1.0)))
 
     def _build(self) -> None:
         if self._control_env is not None:

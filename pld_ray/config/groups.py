@@ -43,6 +43,12 @@ class EnvConfig:
         "robot.",
         within="[1, 1e6]",
     )
+    terminate_when_toppled: bool = option(
+        False,
+        "Training episodes of `pld_tabletop` end, as failures, once the target is tilted by more "
+        "than 60 degrees: what little is saved after that is not worth its steps. Evaluations and "
+        "recordings play on.",
+    )
     assets: str | None = option(
         None,
         "Folder of LIBERO's assets; None is `PLD_RAY_LIBERO_ASSETS`, else the installed "
@@ -95,20 +101,25 @@ class EnvConfig:
         return ROBOT_ENV if self.robot else self.entry_point
 
     def settings(self) -> dict[str, Any]:
-        """The environment's part of RLlib's `env_config`, see `create_vector_env`."""
+        """The environment as it is evaluated, for `create_vector_env`."""
         fields = dataclasses.asdict(self)
         robot, arm = fields.pop("robot"), fields.pop("arm")
         control_hz = fields.pop("control_hz")  # of whoever steps it
         judged = (
             {} if self.reward_classifier is None else {"reward_classifier": self.reward_classifier}
         )
-        del fields["reward_classifier"]
+        del fields["reward_classifier"], fields["terminate_when_toppled"]
         own = {"entry_point": fields.pop("entry_point"), "kwargs": fields.pop("kwargs")}
         if robot:
             length, task = self.episode_length or ROBOT_EPISODE_LENGTH, self.task.replace("_", " ")
             about = {"control_hz": control_hz, "episode_length": length, "task": task}
             own = {"entry_point": ROBOT_ENV, "kwargs": {"robot": robot, "arm": arm, **about}}
         return {**(fields if own["entry_point"] is None else own), **judged}
+
+    def training_settings(self) -> dict[str, Any]:
+        """The environment's part of RLlib's `env_config`: of training, see `for_evaluation`."""
+        toppled = {"terminate_when_toppled": True} if self.terminate_when_toppled else {}
+        return {**self.settings(), **toppled}
 
 
 @dataclass

@@ -141,6 +141,11 @@ class TrainConfig:
             raise ConfigError(
                 "env.control_hz is the rate of one robot: set runners.num_envs_per_env_runner=1"
             )
+        own = self.env.environment_class is None and self.env.suite == "pld_tabletop"
+        if self.env.terminate_when_toppled and not own:
+            raise ConfigError(
+                "env.terminate_when_toppled is for env.suite=pld_tabletop alone: set it to false"
+            )
         if self.env.kwargs and self.env.entry_point is None:
             raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
         if self.norm_stats is not None and not self.algorithm.normalize_observations:

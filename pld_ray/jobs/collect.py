@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ def collect(
 ) -> EpisodeWriter:
     """Record until the goal is reached; killed at any moment, the same call goes on.
 
+    Episodes are whole: `env.terminate_when_toppled` is of training.
     Episodes begin in sampled placements, never in the stored init states that evaluation holds
     back. They are kept in the order in which they began, so that quick successes are no more
     frequent than they are. The residual acts without exploration noise, after probing if the
@@ -80,6 +82,8 @@ def collect(
         DataError: the folder holds something else.
         CollectError: no episode succeeds.
     """
+    whole = dataclasses.replace(config.env, terminate_when_toppled=False)
+    config = dataclasses.replace(config, env=whole)
     check_environment(config, learns=False)
     with running_algorithm(config) as algorithm:
         name = None if checkpoint is None else checkpoint.resolve().name

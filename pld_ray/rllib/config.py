@@ -120,7 +120,7 @@ class OffPolicyConfig(AlgorithmConfig):
         }
         config: Self = (
             cls()
-            .environment(env_config={**run.env.settings(), **vectorization})
+            .environment(env_config={**run.env.training_settings(), **vectorization})
             .base_policy(
                 **vars(run.policy),
                 resources=dict(placement.base_policy),

@@ -26,6 +26,7 @@ ENV_NAME = "pld_ray"
 
 ENV_KEYS = set(inspect.signature(envs.LiberoEnv).parameters)
 CLASSIFIER = "reward_classifier"
+TOPPLED = "terminate_when_toppled"
 VECTORIZATIONS = ("in_process", "subprocess")
 VECTOR_KEYS = {"num_envs", "base_policy", "prefetch", "vectorization"} | {
     f"{what}_timeout_s" for what in ("step", "reset")
@@ -90,8 +91,11 @@ def unjudged(env_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def for_evaluation(env_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The environment with its own reward, which a robot has not: there the classifier judges."""
-    return dict(env_config) if is_robot(env_config) else unjudged(env_config)
+    """The environment with its own reward, which a robot has not: there the classifier judges. And
+    with whole episodes."""
+    if is_robot(env_config):
+        return dict(env_config)
+    return {name: value for name, value in unjudged(env_config).items() if name != TOPPLED}
 
 
 def is_robot(env_config: Mapping[str, Any]) -> bool:

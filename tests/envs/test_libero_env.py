@@ -89,6 +89,24 @@ def test_truncation_at_the_episode_length():
     env.close()
 
 
+@pytest.mark.parametrize("task", TASKS[1:])  # the first is solved by what is done here
+def test_what_topples_terminates_without_reward_where_that_is_asked_for(task):
+    env, patient = LiberoEnv(task=task, terminate_when_toppled=True), LiberoEnv(task=task)
+    for one, degrees, ends in ((env, 55, False), (env, 65, True), (patient, 65, False)):
+        one.reset(options={"init_state_id": 0})
+        data = one._env.sim.data
+        joint = one._env.objects_dict[one.expert_view()["target"]].joints[-1]
+        pose = data.get_joint_qpos(joint)
+        pose[2] += 0.2  # it falls during the step, and turns no further
+        pose[3:] = [np.cos(np.radians(degrees / 2)), np.sin(np.radians(degrees / 2)), 0, 0]
+        data.set_joint_qpos(joint, pose)
+        _, reward, terminated, truncated, info = one.step(np.zeros(7, np.float32))
+        assert (reward, terminated, truncated) == (0.0, ends, False)
+        assert not info["is_success"]
+    env.close()
+    patient.close()
+
+
 def test_same_seed_same_trajectory_and_another_seed_another_one(env):
     other = LiberoEnv()
     first, second, third = (_trajectory(e, seed) for e, seed in ((env, 5), (other, 5), (env, 6)))
@@ -162,6 +180,10 @@ def test_closing_and_resetting_builds_anew():
         (lambda: LiberoEnv(SUITE, 5), "Task 5.*from 0 to 4"),
         (lambda: LiberoEnv(cameras=("agentview",)), "Unknown cameras.*image2"),
         (lambda: LiberoEnv(episode_length=0), "episode_length must be positive"),
+        (
+            lambda: LiberoEnv("libero_goal", terminate_when_toppled=True),
+            "terminate_when_toppled is for pld_tabletop",
+        ),
         (lambda: LiberoEnv(image_size=0), "image_size must be positive"),
         (lambda: LiberoEnv(render_mode="human"), "render_mode"),
         (lambda: envs.suite_tasks("libero"), "Unknown suite 'libero'"),

@@ -12,6 +12,7 @@ import torch
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.file import load_config
 from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.demonstrations import recording_of
 from pld_ray.data.errors import DataError
@@ -134,6 +135,16 @@ def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     assert "make it with pld-ray norm-stats datasets/base" in capsys.readouterr().err
     assert main(norm_stats) == 0
     assert main([*scaled, *SHORT, "--dry_run"]) == 0, capsys.readouterr().err
+
+
+def test_a_recording_plays_on_where_training_would_end(place):
+    """Of this seed the first episode topples the can in its 75th step."""
+    flags = ["--config_path=tabletop", "--runners.num_env_runners=0", "--seed=38"]
+    config = load_config(TrainConfig, flags)
+    assert config.env.terminate_when_toppled
+    writer = collect(config, place / "datasets/toppled", Goal(episodes=1, keep_failures=True))
+    (length,) = writer.lengths
+    assert length > 75
 
 
 def test_a_dataset_of_another_environment_is_refused_before_anything_starts(settings, dataset):

@@ -15,6 +15,7 @@ from pld_ray.policies import ChunkCache
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.rllib.chunked.pooled import PooledPolicy
 from pld_ray.rllib.env_runner import OffPolicyEnvRunner
+from pld_ray.rollout import factory
 from pld_ray.rollout.messages import EpisodeBatch, PublishedWeights, SampleRequest
 from pld_ray.rollout.vector_env import InfosPerEnv, Observation
 
@@ -68,7 +69,8 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
         """One init state, the flow alone beside the best of its candidates."""
         self.take_weights(weights)
         best = ChunkCache(self._make_policy([0]), num_envs=1)
-        cloned = {**self.config.env_config, "base_policy": self._make_policy([0], cloned=True)}
+        whole = factory.for_evaluation(self.config.env_config)
+        cloned = {**whole, "base_policy": self._make_policy([0], cloned=True)}
 
         def act(observation: Observation) -> np.ndarray:
             return best.act(observation, [""] * len(observation[BASE_ACTION]))
