@@ -165,8 +165,8 @@ def test_an_existing_run_is_not_overwritten(flags, finished, capsys):
     assert "already holds a run: continue it with --resume" in capsys.readouterr().err
 
 
-def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "run"
+def test_interrupt_saves_and_resume_continues_the_same_run(finished, monkeypatch, capsys):
+    folder = finished.parent / "interrupted"
     record = training_loop.TrainingLoop.record
 
     def record_then_stop(self, row, env_steps=None):
@@ -197,9 +197,9 @@ def test_interrupt_saves_and_resume_continues_the_same_run(tmp_path, monkeypatch
     assert MlflowClient(summary["mlflow_tracking_uri"]).get_run(run_id).info.status == "FINISHED"
 
 
-def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(tmp_path, monkeypatch, capsys):
+def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(finished, monkeypatch, capsys):
     """Without a step of the environment it is one iteration, of many minutes with wide networks."""
-    folder = tmp_path / "run"
+    folder = finished.parent / "calql"
     record = training_loop.TrainingLoop.record
 
     def record_then_stop(self, row, env_steps=None):
@@ -207,7 +207,8 @@ def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(tmp_path, monke
         if "calql/steps" in row:
             os.kill(os.getpid(), signal.SIGINT)
 
-    calql = ["--algorithm.calql_steps=450", "--tracking.enabled=false", "--total_steps=900"]
+    calql = ["--algorithm.calql_steps=450", "--algorithm.calql_num_actions=2"]
+    calql += ["--tracking.enabled=false", "--total_steps=900"]
     with monkeypatch.context() as patch:
         patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
         assert main(["train", *SMALL, *calql, f"--output_dir={folder}"]) == 0
@@ -333,6 +334,7 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
         return append(self, row)
 
     longer = ["--env.episode_length=200", "--algorithm.calql_num_actions=2"]
+    longer += ["--tracking.enabled=false"]
     small = [flag for flag in SMALL if not flag.startswith("--env.episode_length")] + longer
     with_steps = [*small, "--algorithm.calql_steps=220"]
     with monkeypatch.context() as patch:

@@ -54,6 +54,16 @@ def check_debt(algorithm):
     assert counts.updates + counts.update_debt == counts.stored_steps
 
 
+@pytest.fixture(scope="module")
+def learning(ray_cluster):
+    """Two runners and a learner that has made its first hundred updates."""
+    algorithm = point_config().build_algo()
+    while algorithm.updates < 100:
+        algorithm.train()
+    yield algorithm
+    algorithm.stop()
+
+
 def settle(algorithm):
     """Everything submitted is done and counted."""
     algorithm.asynchronous.drain()
@@ -103,10 +113,8 @@ def test_at_a_control_rate_a_learner_that_is_behind_holds_nobody_up(build):
     assert 0 <= counts.late_steps <= counts.control_steps
 
 
-def test_runners_take_the_weights_that_come_with_a_request(build):
-    algorithm = build(point_config())
-    while algorithm.updates < 100:
-        algorithm.train()
+def test_runners_take_the_weights_that_come_with_a_request(learning):
+    algorithm = learning
     algorithm.train()  # what was asked for before the first weights were published is over
     group = algorithm.env_runner_group
     taken = group.foreach_env_runner(lambda r: r.weights_updates, local_env_runner=False)
@@ -115,10 +123,8 @@ def test_runners_take_the_weights_that_come_with_a_request(build):
     assert 0 <= result["staleness_mean"] <= result["staleness_max"] <= algorithm.updates
 
 
-def test_a_checkpoint_goes_on_with_the_same_counts(build, tmp_path):
-    algorithm = build(point_config())
-    while algorithm.updates < 50:
-        algorithm.train()
+def test_a_checkpoint_goes_on_with_the_same_counts(learning, tmp_path):
+    algorithm = learning
     algorithm.save_checkpoint(str(tmp_path))
     counts = ("env_steps", "episodes", "stored_steps", "updates", "update_debt")
     saved = {name: getattr(algorithm.progress, name) for name in counts}
