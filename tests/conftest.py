@@ -18,6 +18,7 @@ os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 (its name)
 SHARING_RAY = pytest.StashKey[set[Path]]()
 LONGEST_FILES = (
     "test_algorithm.py",
+    "test_finetune_cluster.py",
     "test_asynchronous.py",
     "test_offline_stage.py",
     "test_sweep.py",

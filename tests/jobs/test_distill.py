@@ -81,7 +81,7 @@ def test_the_control_learns_from_the_base_policy_alone(run, tmp_path):
     assert [pathlib.Path(d["path"]).parent.name for d in about["datasets"]] == ["control", "base"]
 
 
-@pytest.mark.learning  # a minute, of which test_ranks.py and test_offline_stage.py prove nearly all
+@pytest.mark.learning  # a minute, of which test_finetune_cluster.py proves nearly all
 def test_learners_learn_what_one_process_does(tmp_path):
     write_dataset(tmp_path / "data", (12, 9, 20))
     learnt = []

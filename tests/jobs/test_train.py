@@ -334,7 +334,6 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
         return append(self, row)
 
     longer = ["--env.episode_length=200", "--algorithm.calql_num_actions=2"]
-    longer += ["--tracking.enabled=false"]
     small = [flag for flag in SMALL if not flag.startswith("--env.episode_length")] + longer
     with_steps = [*small, "--algorithm.calql_steps=220"]
     with monkeypatch.context() as patch:
