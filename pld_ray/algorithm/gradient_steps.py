@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from pld_ray.algorithm.metrics import UpdateMetrics
 from pld_ray.algorithm.nonfinite import Batch, LossChecks
 from pld_ray.algorithm.optimizers import AllReduce, target_pairs
+from pld_ray.networks.precision import set_precision
 
 
 class GradientSteps:
@@ -58,6 +59,7 @@ class GradientSteps:
         self.networks, self.replay, self.params, self.seed = networks, replay, params, seed
         self.targets, self.followed = target_pairs(networks)
         self.device = networks.action_low.device
+        set_precision(networks, params.precision, self.device)
         self.generator = torch.Generator(self.device).manual_seed(seed)
         if params.critic_dropout:
             networks.critic.dropout_generator = self.generator

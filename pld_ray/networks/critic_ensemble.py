@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pld_ray.networks.precision import MixedPrecision
+
 Layer = tuple[Tensor, Tensor]  # weight and bias
 HEAD_SCALE = 0.1  # of the output layer's initial weights
 ROWS_IN_CACHE = 256  # of candidates, whose activations stay in a CPU's cache
@@ -35,7 +37,7 @@ class BatchedLinear(nn.Module):
         return self.weight.index_select(0, members), self.bias.index_select(0, members)
 
 
-class CriticEnsemble(nn.Module):
+class CriticEnsemble(MixedPrecision):
     """Q_1 .. Q_N (x, a): MLPs of equal shape, one matrix product a layer for all of them.
 
     The input is [observation, base_action (optional), action].

@@ -7,21 +7,40 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def product_dtype(precision: str) -> torch.dtype:
+class MixedPrecision(nn.Module):
+    """A network whose matrix products have a precision of their own.
+
+    Attributes:
+        dtype: of them; parameters and all that is put out stay float32.
+    """
+
+    dtype = torch.float32
+
+
+def set_precision(networks: nn.Module, precision: str, device: torch.device) -> None:
+    """Multiply as `precision` says on this device, in every `MixedPrecision` of the networks."""
+    dtype = product_dtype(precision, device)
+    for module in networks.modules():
+        if isinstance(module, MixedPrecision):
+            module.dtype = dtype
+
+
+def product_dtype(precision: str, device: torch.device | str = "cpu") -> torch.dtype:
     """Of matrix products.
 
     Args:
-        precision: `float32`, `bfloat16`, or `auto`: bfloat16 where this machine has instructions
-            for it (a GPU's, AVX512-BF16, AMX), float32 elsewhere.
+        precision: `float32`, `bfloat16`, or `auto`: bfloat16 where the device has instructions for
+            it (a GPU's, AVX512-BF16, AMX), float32 elsewhere.
+        device: that multiplies. A machine's GPU says nothing of its CPU.
     """
     if precision == "auto":
-        precision = "bfloat16" if multiplies_bfloat16() else "float32"
+        precision = "bfloat16" if multiplies_bfloat16(torch.device(device)) else "float32"
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
 
 
-def multiplies_bfloat16() -> bool:
-    """Whether this machine has instructions for it; without them it is slower than float32."""
-    if torch.cuda.is_available():
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for it; without them it is slower than float32."""
+    if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

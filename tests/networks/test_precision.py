@@ -5,8 +5,11 @@ import copy
 import pytest
 import torch
 
+from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
+from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.networks import CriticEnsemble
-from pld_ray.networks.precision import multiplies_bfloat16, product_dtype
+from pld_ray.networks.precision import product_dtype
 
 OBSERVATION, ACTION, BATCH = 19, 7, 64
 
@@ -62,8 +65,28 @@ def test_gradients_are_float32_and_point_where_float32_points(num_atoms: int) ->
     assert 0.99 < cosine < 1.0
 
 
-def test_auto_is_bfloat16_where_the_machine_multiplies_it() -> None:
-    expected = torch.bfloat16 if multiplies_bfloat16() else torch.float32
-    assert product_dtype("auto") == expected
-    assert product_dtype("float32") == torch.float32
-    assert product_dtype("bfloat16") == torch.bfloat16
+def test_auto_asks_the_device_that_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    for name in ("is_available", "is_bf16_supported"):
+        monkeypatch.setattr(torch.cuda, name, lambda **_: True)
+    for instructions, expected in (
+        ({}, torch.float32),
+        ({"avx512_bf16": True}, torch.bfloat16),
+        ({"amx_bf16": True}, torch.bfloat16),
+    ):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=instructions: found)
+        assert product_dtype("auto", cpu) == expected
+        assert product_dtype("auto", gpu) == torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    assert product_dtype("auto", gpu) == torch.float32
+    assert product_dtype("float32", gpu) == torch.float32
+    assert product_dtype("bfloat16", cpu) == torch.bfloat16
+
+
+def test_every_network_of_an_update_multiplies_as_its_device_does() -> None:
+    params = ResidualSACParams(precision="bfloat16", hidden_dims=[8], ema_decay=0.0)
+    networks = ResidualNetworks(OBSERVATION, ACTION, params)
+    networks.critic.dtype = networks.target_critic.dtype = torch.float32  # of another device
+    optimizers = make_optimizers(networks, params)
+    ResidualSACUpdate(networks, optimizers, None, params, seed=0)
+    assert {networks.critic.dtype, networks.target_critic.dtype} == {torch.bfloat16}

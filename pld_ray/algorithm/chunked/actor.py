@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pld_ray.algorithm.chunked import losses
-from pld_ray.networks.precision import linear
+from pld_ray.networks.precision import MixedPrecision, linear
 
 
 class ChunkActor(Protocol):
@@ -95,7 +95,7 @@ def gelu(hidden: Tensor) -> Tensor:
     return torch.ops.aten.gelu_(hidden)
 
 
-class ChunkNetwork(nn.Module):
+class ChunkNetwork(MixedPrecision):
     """MLP from an observation and a chunk to a chunk.
 
     The observation's part of the first layer is computed once for all chunks.
