@@ -95,7 +95,7 @@ class CalQLInitialization:
             ("calql_loss", loss.detach()),
             ("calql_td_loss", td_loss.detach()),
             ("calql_regularizer", regularizer.detach().mean()),
-            ("calql_alpha", torch.as_tensor(alpha)),
+            ("calql_alpha", torch.as_tensor(alpha, device=sac.device)),
             ("calql_q_data", q_data.detach().mean()),
             ("q", q_data.detach()),
         ):
@@ -179,8 +179,10 @@ class CalQLInitialization:
         self.steps = int(state["steps"])
         with torch.no_grad():
             self.log_multiplier.copy_(torch.as_tensor(state["log_multiplier"]))
-        self.optimizer.state[self.log_multiplier] = {
-            key: torch.tensor(value) for key, value in state["moments"].items()
+        moments = {key: torch.tensor(value) for key, value in state["moments"].items()}
+        self.optimizer.state[self.log_multiplier] = {  # Adam counts its steps on the host
+            key: value if key == "step" else value.to(self.sac.device)
+            for key, value in moments.items()
         }
         if not state["moments"]:
             self.optimizer.state.clear()

@@ -37,7 +37,7 @@ SMALL_CNN = {
 }
 
 
-def make_update(seed=0, fill=True, **options):
+def make_update(seed=0, fill=True, device="cpu", **options):
     params = ACRLPDParams(
         **{
             "horizon": H,
@@ -52,9 +52,9 @@ def make_update(seed=0, fill=True, **options):
     )
     params.validate()
     spaces = OBSERVATIONS if params.vision_encoder_name == "none" else SEEN
-    networks = ChunkedNetworks.of_spaces(spaces, ACTIONS, params, seed)
+    networks = ChunkedNetworks.of_spaces(spaces, ACTIONS, params, seed).to(device)
     schema = replay_schema(networks, spaces, ACTIONS)
-    replay = make_replay(schema, params, torch.device("cpu"), seed, ring=ChunkRing)
+    replay = make_replay(schema, params, torch.device(device), seed, ring=ChunkRing)
     if fill:
         for number, ring in enumerate((replay.offline, replay.online)):
             columns, lengths = episodes(number)

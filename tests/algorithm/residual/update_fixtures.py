@@ -41,7 +41,7 @@ def make_params(**kwargs):
     return ResidualSACParams(**(PLAIN | defaults | kwargs))
 
 
-def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT):
+def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT, device="cpu"):
     scalar, flag, action = ColumnSpec(()), ColumnSpec((), "bool"), ColumnSpec((action_dim,))
     columns = {
         "observation.state": ColumnSpec((OBS,)),
@@ -56,7 +56,7 @@ def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT):
     }
     if discrete:
         columns |= {"discrete_action": scalar, "discrete_penalty": scalar}
-    ring = FrameRing(ReplaySchema(columns, ["observation.state"]), 1000, seed=seed)
+    ring = FrameRing(ReplaySchema(columns, ["observation.state"]), 1000, device, seed=seed)
     rng = np.random.default_rng(seed)
     for number in range(episodes):
         rows = length + 1
@@ -81,7 +81,7 @@ def make_ring(seed, episodes=4, length=12, discrete=False, action_dim=ACT):
     return ring
 
 
-def make_update(params=None, seed=0, discrete=False, action_dim=ACT, **kwargs):
+def make_update(params=None, seed=0, discrete=False, action_dim=ACT, device="cpu", **kwargs):
     params = params or make_params()
     with torch.random.fork_rng():
         torch.manual_seed(7)
@@ -92,7 +92,10 @@ def make_update(params=None, seed=0, discrete=False, action_dim=ACT, **kwargs):
         with torch.no_grad():
             for target in target_pairs(networks)[0]:
                 target.add_(0.2 * torch.randn_like(target))
-    offline, online = (make_ring(s, discrete=discrete, action_dim=action_dim) for s in (1, 2))
+    networks.to(device)
+    offline, online = (
+        make_ring(s, discrete=discrete, action_dim=action_dim, device=device) for s in (1, 2)
+    )
     replay = SymmetricReplay(offline, online)
     networks.normalizer.fit(replay.observations())
     optimizers = make_optimizers(networks, params)
