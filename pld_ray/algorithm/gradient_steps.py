@@ -139,6 +139,8 @@ class GradientSteps:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         self.checks.add(name, loss, norm, batch, self.updates)
         for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient.stride() != parameter.stride():  # a GPU's fused step refuses it
+                gradient = torch.empty_like(parameter).copy_(gradient)
             parameter.grad = gradient
         if self.params.grad_clip_norm:
             nn.utils.clip_grads_with_norm_(parameters, self.params.grad_clip_norm, norm)

@@ -48,6 +48,14 @@ def test_each_loss_trains_its_own_encoder(options):
     assert len(groups) == len(set(groups))
 
 
+def test_gradients_of_convolutions_lie_as_their_parameters_do():
+    update = seeing()  # pictures have their channels last, and gradients follow the pictures
+    update.step(update.draw())
+    groups = trained_parameters(update.networks)
+    for parameter in (p for name in ("critic", "flow") for p in groups[name]):
+        assert parameter.grad.stride() == parameter.stride(), tuple(parameter.shape)
+
+
 def test_the_average_and_the_targets_follow_with_their_encoders():
     update = seeing(ema_decay=0.5, tau=0.25)
     networks = update.networks
