@@ -53,6 +53,7 @@ BARS = {
     "vs_lerobot": (">=", 2.0),
     "vs_rllib_equal": (">=", 5.0),
     "vs_rllib_default": (">=", 8.0),
+    "auto_vs_rllib_equal": (">=", 7.0),  # on a CPU with instructions for bfloat16
     "otf_k8_over_k1": ("<=", 1.8),
     "ensemble10_over_2": ("<=", 3.4),
     "frozen_cache_speedup": (">=", 5.0),
@@ -181,6 +182,7 @@ def measure(rounds: int, num_updates: int, with_rllib: bool) -> dict[str, float]
         figures["vs_rllib_equal"] = ratio("rllib_equal")
         figures["vs_rllib_equal_uniform"] = ratio("rllib_equal_uniform")
         figures["vs_rllib_default"] = ratio("rllib_default")
+        figures["auto_vs_rllib_equal"] = ratio("rllib_equal", "auto")
     figures["otf_k8_over_k1"] = ratio("ours_k8")
     figures["ensemble10_over_2"] = ratio("ours_n10")
     figures["atoms51_over_scalar"] = ratio("ours_51_atoms")

@@ -117,8 +117,8 @@ class LearnerParams:
     precision: Literal["float32", "bfloat16", "auto"] = option(
         "float32",
         "Of the matrix products of critics, and of flows over states; parameters, losses and "
-        "targets are float32 always. `auto` is bfloat16 where the learner's device, a CPU or a "
-        "GPU, has instructions for it.",
+        "targets are float32 always. `auto` is what is faster: bfloat16 on a CPU that has "
+        "instructions for it, float32 elsewhere.",
     )
     compile_backend: Literal["none", "inductor", "aot_eager"] = option(
         "none",

@@ -29,19 +29,19 @@ def product_dtype(precision: str, device: torch.device | str = "cpu") -> torch.d
     """Of matrix products.
 
     Args:
-        precision: `float32`, `bfloat16`, or `auto`: bfloat16 where the device has instructions for
-            it (a GPU's, AVX512-BF16, AMX), float32 elsewhere.
-        device: that multiplies. A machine's GPU says nothing of its CPU.
+        precision: `float32`, `bfloat16`, or `auto`: bfloat16 on a CPU with instructions for it
+            (AVX512-BF16, AMX), float32 elsewhere. On a GPU, where an update of these networks waits
+            for its launches, bfloat16 is slower (experiments/benchmarks/devices.py).
+        device: that multiplies; the machine may have another one.
     """
     if precision == "auto":
-        precision = "bfloat16" if multiplies_bfloat16(torch.device(device)) else "float32"
+        faster = torch.device(device).type == "cpu" and cpu_multiplies_bfloat16()
+        precision = "bfloat16" if faster else "float32"
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[precision]
 
 
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for it; without them it is slower than float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for it; without them it is slower than float32."""
     capabilities = torch.cpu.get_capabilities()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 

@@ -65,22 +65,28 @@ def test_gradients_are_float32_and_point_where_float32_points(num_atoms: int) ->
     assert 0.99 < cosine < 1.0
 
 
-def test_auto_asks_the_device_that_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    for name in ("is_available", "is_bf16_supported"):
-        monkeypatch.setattr(torch.cuda, name, lambda **_: True)
-    for instructions, expected in (
+@pytest.mark.parametrize(
+    ("instructions", "expected"),
+    [
         ({}, torch.float32),
         ({"avx512_bf16": True}, torch.bfloat16),
         ({"amx_bf16": True}, torch.bfloat16),
-    ):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=instructions: found)
-        assert product_dtype("auto", cpu) == expected
-        assert product_dtype("auto", gpu) == torch.bfloat16
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
-    assert product_dtype("auto", gpu) == torch.float32
-    assert product_dtype("float32", gpu) == torch.float32
-    assert product_dtype("bfloat16", cpu) == torch.bfloat16
+    ],
+)
+def test_auto_asks_the_device_that_multiplies(
+    monkeypatch: pytest.MonkeyPatch, instructions: dict[str, bool], expected: torch.dtype
+) -> None:
+    for name in ("is_available", "is_bf16_supported"):  # a GPU of this machine is another device
+        monkeypatch.setattr(torch.cuda, name, lambda **_: True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: instructions)
+    assert product_dtype("auto", "cpu") == expected
+    assert product_dtype("auto", "cuda") == torch.float32
+
+
+def test_a_precision_that_is_named_is_taken_on_every_device() -> None:
+    for device in ("cpu", "cuda"):
+        assert product_dtype("float32", device) == torch.float32
+        assert product_dtype("bfloat16", device) == torch.bfloat16
 
 
 def test_every_network_of_an_update_multiplies_as_its_device_does() -> None:
