@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from pld_ray.algorithm.metrics import UpdateMetrics
 from pld_ray.algorithm.nonfinite import Batch, LossChecks
 from pld_ray.algorithm.optimizers import AllReduce, target_pairs
+from pld_ray.files.random_state import restore_generator
 from pld_ray.networks.precision import set_precision
 
 
@@ -164,8 +165,8 @@ class GradientSteps:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`."""
         self.updates = int(state["updates"])
-        generator = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
-        self.generator.set_state(generator)
+        saved = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
+        restore_generator(self.generator, saved)
 
 
 def compile_networks(networks: Any, backend: str) -> None:

@@ -94,7 +94,9 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
 
 
 TOTAL_STEPS, STOP_SUCCESS = "--total_steps", "--evaluation.stop_success"
-"""What a run that goes on may be given anew: when it ends."""
+GPUS = "--runners.num_gpus_per_learner"
+ANEW = (TOTAL_STEPS, STOP_SUCCESS, GPUS)
+"""What a run that goes on may be given anew: when it ends, and where it learns."""
 
 
 def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig:
@@ -104,12 +106,12 @@ def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig
     from pld_ray.runs.run_dir import RunDir
     from pld_ray.runs.trust import check_trusted
 
-    anew = {arg.split("=")[0] for arg in settings} & {TOTAL_STEPS, STOP_SUCCESS}
+    anew = {arg.split("=")[0] for arg in settings} & set(ANEW)
     others = [arg for arg in settings if arg.split("=")[0] not in anew]
     if others:
         raise ConfigError(
             f"--resume takes the run's own configuration; remove {' '.join(others)} "
-            f"(only {TOTAL_STEPS} and {STOP_SUCCESS} can be given anew)"
+            f"(only {', '.join(ANEW[:-1])} and {ANEW[-1]} can be given anew)"
         )
     config = RunDir(resume).load_config()
     check_trusted(config, RunDir(resume).path / "config.yaml", trust)
@@ -119,6 +121,8 @@ def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig
             config.total_steps = given.total_steps
         if STOP_SUCCESS in anew:
             config.evaluation.stop_success = given.evaluation.stop_success
+        if GPUS in anew:
+            config.runners.num_gpus_per_learner = given.runners.num_gpus_per_learner
     return config
 
 

@@ -284,12 +284,19 @@ def build_algorithm(config: TrainConfig) -> OffPolicy:
 
 
 @contextlib.contextmanager
-def running_algorithm(config: TrainConfig) -> Iterator[OffPolicy]:
+def running_algorithm(config: TrainConfig, learns: bool = True) -> Iterator[OffPolicy]:
     """The algorithm, which ends with the block, and Ray where it was started for it.
+
+    Args:
+        config: of a run.
+        learns: a learner that only reads a checkpoint takes no GPU, wherever it was learnt.
 
     Raises:
         ConfigError: no cluster answers, or it has no room.
     """
+    if not learns:
+        runners = dataclasses.replace(config.runners, num_gpus_per_learner=0.0)
+        config = dataclasses.replace(config, runners=runners)
     with running_ray(config):
         check_cluster(config)
         algorithm = build_algorithm(config)

@@ -85,7 +85,7 @@ def collect(
     whole = dataclasses.replace(config.env, terminate_when_toppled=False)
     config = dataclasses.replace(config, env=whole)
     check_environment(config, learns=False)
-    with running_algorithm(config) as algorithm:
+    with running_algorithm(config, learns=False) as algorithm:
         name = None if checkpoint is None else checkpoint.resolve().name
         about: dict[str, Any] = {"actor": actor, "checkpoint": name}
         if config.intervention.device != "none":

@@ -57,7 +57,7 @@ def evaluate_checkpoint(
             "(evaluation.held_states of a run says how many are held)"
         )
     check_environment(config, learns=False)
-    with running_algorithm(config) as algorithm:
+    with running_algorithm(config, learns=False) as algorithm:
         load_whole(algorithm, pathlib.Path(checkpoint).resolve())
         states = list(range(n_episodes))
         clock = time.monotonic()

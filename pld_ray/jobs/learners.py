@@ -21,6 +21,7 @@ from pld_ray.algorithm.nonfinite import NonFiniteTrainingError
 from pld_ray.config import ConfigError
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.config.groups import RunnersConfig
 from pld_ray.errors import user_error
 from pld_ray.jobs.cluster import (
     check_cluster,
@@ -96,6 +97,22 @@ def check_gpus(config: Config) -> None:
             "lower learners.num_learners, set learners.num_gpus_per_learner=0, or join a cluster "
             "with --ray_address"
         )
+
+
+def check_own_gpu(runners: RunnersConfig) -> None:
+    """Refuse a learner of this process on a GPU that is not there.
+
+    Raises:
+        ConfigError: naming the key, and what else there is.
+    """
+    if runners.num_learners or not runners.num_gpus_per_learner or torch.cuda.device_count():
+        return
+    raise ConfigError(
+        f"runners.num_gpus_per_learner={runners.num_gpus_per_learner:g}: with "
+        "runners.num_learners=0 this process learns, and PyTorch finds no GPU here; set it to 0 "
+        "(a run goes on with --resume=RUN --runners.num_gpus_per_learner=0), or let another "
+        "machine learn (runners.num_learners=1, --ray_address)"
+    )
 
 
 def train_together(

@@ -12,6 +12,7 @@ from typing import Any
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.build import check_environment, running_algorithm
+from pld_ray.jobs.learners import check_own_gpu
 from pld_ray.jobs.loop_state import LoopState, load_first
 from pld_ray.jobs.result_metrics import record_initialization, show_initialization
 from pld_ray.jobs.stop_request import Stopped, StopRequest
@@ -49,6 +50,7 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
             "pld-ray pretrain with algorithm.calql_steps=0 has nothing to do: set it above 0, for "
             "example --algorithm.calql_steps=2000"
         )
+    check_own_gpu(config.runners)
     run = RunDir(resume or config.output_dir)
     if resume is None:
         run.check_new()

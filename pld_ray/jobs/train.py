@@ -16,7 +16,7 @@ from pld_ray.files.atomic import undone_unless
 from pld_ray.jobs import offline_stage
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
-from pld_ray.jobs.learners import check_gpus
+from pld_ray.jobs.learners import check_gpus, check_own_gpu
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
@@ -162,7 +162,8 @@ def check_strategy(config: TrainConfig) -> None:
 
 
 def check_learners(config: TrainConfig) -> None:
-    """Refuse offline learners that this machine has no GPUs for; see `check_gpus`."""
+    """Refuse learners that this machine has no GPUs for; see `check_own_gpu`, `check_gpus`."""
+    check_own_gpu(config.runners)
     if isinstance(config, ACRLPDTrainConfig):
         check_gpus(config)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pld_ray.columns import START
+from pld_ray.files.random_state import restore_generator
 from pld_ray.replay import ingest
 from pld_ray.replay.schema import ReplaySchema
 from pld_ray.replay.segments import SegmentFiles
@@ -186,7 +187,6 @@ class FrameStore:
             self._stored,
             {
                 "schema": self.schema.describe(),
-                "device": self.device.type,
                 "generator": self.generator.get_state().numpy().tobytes().hex(),
             },
         )
@@ -207,7 +207,8 @@ class FrameStore:
         return {name: [ring[part] for part in parts] for name, ring in rings.items()}
 
     def load(self, folder: str | os.PathLike[str]) -> None:
-        """Replace the contents by what `save` wrote; the next sample is the one it would have made.
+        """Replace the contents by what `save` wrote; the next sample is the one it would have made,
+        unless that ring was on another kind of device, whose random stream cannot go on.
 
         The capacity may differ from the saved ring's, if the episodes fit.
 
@@ -216,7 +217,7 @@ class FrameStore:
             ReplayFileError: a file is damaged, is not a saved ring, or has other columns, features
                 of another encoder, or more rows than this ring. The contents are as before then.
         """
-        saved = self._files.load(folder, self.schema.describe(), self.device.type)
+        saved = self._files.load(folder, self.schema.describe())
         lengths = saved.episode_lengths
         used = sum(lengths) + len(lengths)
         if used > self.capacity:
@@ -237,7 +238,7 @@ class FrameStore:
         self._used = used
         self._episode_lengths = deque(lengths)
         self._index(lengths)
-        self.generator.set_state(saved.generator)
+        restore_generator(self.generator, saved.generator)
         self._first_episode = self._files.adopt(saved)
 
     def _index(self, episode_lengths: Sequence[int]) -> None:

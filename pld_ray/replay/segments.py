@@ -119,26 +119,18 @@ class SegmentFiles:
         storage.write_meta(path, meta, {s.file for s in segments})
         self._segments, self._folder = segments, storage.OpenFolder(path)
 
-    def load(
-        self, folder: str | os.PathLike[str], schema: dict[str, Any], device: str
-    ) -> SavedRing:
+    def load(self, folder: str | os.PathLike[str], schema: dict[str, Any]) -> SavedRing:
         """What `save` wrote, every file checked; the next save builds on it once it is `adopt`ed.
 
         Args:
             folder: that a ring was saved to.
             schema: that it must have.
-            device: type of the device whose generator is to go on.
 
         Raises:
             FileNotFoundError, ReplayFileError: as `FrameRing.load`.
         """
         path = pathlib.Path(folder)
         meta = storage.read_meta(path, schema)
-        if meta["device"] != device:
-            raise storage.ReplayFileError(
-                f"replay {path / storage.META_FILE}: the ring was on {meta['device']}, this one is "
-                f"on {device}, where its random stream cannot go on; use the same kind of device"
-            )
         segments = [
             Segment(**{**entry, "episode_lengths": tuple(entry["episode_lengths"])})
             for entry in meta["segments"]

@@ -174,6 +174,8 @@ def stopper(config: SweepConfig) -> tune.Stopper | None:
 def roles(sweep: Sweep, config: TrainConfig) -> list[tuple[str, Resources]]:
     """What one trial reserves: its own process first, then its runners, learners, replicas."""
     own = {"CPU": sweep.config.cpus_per_trial, **sweep.config.resources_per_trial}
+    if not config.runners.num_learners and config.runners.num_gpus_per_learner:
+        own["GPU"] = config.runners.num_gpus_per_learner  # it learns itself
     return [("trial", own), *demands(config)]
 
 

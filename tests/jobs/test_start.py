@@ -5,6 +5,7 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from envs.point import PointEnv
 from pld_ray.cli import main
@@ -177,6 +178,17 @@ def test_a_token_that_is_not_shown_is_told_from_an_absent_cluster(monkeypatch, t
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with pytest.raises(ConfigError, match="no Ray cluster answers at auto"):
         cluster.start_ray(TrainConfig(), "auto")
+
+
+@pytest.mark.parametrize("command", [["train"], ["train", "--dry_run"], ["pretrain"]])
+def test_a_gpu_that_is_not_there_is_refused(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    folder = tmp_path / "run"
+    argv = [*command, "--runners.num_gpus_per_learner=0.5", f"--output_dir={folder}"]
+    assert main([*argv, "--algorithm.calql_steps=1"]) == 2
+    error = capsys.readouterr().err
+    assert "runners.num_gpus_per_learner=0.5: with runners.num_learners=0" in error
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("value", ["²", "0", "-1", "1e3", "9" * 12, "٣"])

@@ -56,9 +56,14 @@ def test_it_ends_there_with_its_best_and_a_resume_can_go_on(tmp_path, capsys):
     assert ended in capsys.readouterr().out
 
     assert main(["train", f"--resume={folder}", "--algorithm.utd=2"]) == 2
-    assert "--total_steps and --evaluation.stop_success can be given" in capsys.readouterr().err
+    anew = (
+        "--total_steps, --evaluation.stop_success and --runners.num_gpus_per_learner can be given"
+    )
+    assert anew in capsys.readouterr().err
     longer = ["--evaluation.stop_success=null", "--total_steps=900"]
+    longer += ["--runners.num_gpus_per_learner=0.5"]  # on another machine
     assert main(["train", f"--resume={folder}", *longer, "--print_config"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert (config["evaluation"]["stop_success"], config["total_steps"]) == (None, 900)
+    assert config["runners"]["num_gpus_per_learner"] == 0.5
     assert config["evaluation"]["validation_states"] == 1  # the run's own

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 
 import pytest
+import torch
 from mlflow.tracking import MlflowClient
 
 from envs.point import PointEnv
@@ -141,11 +143,21 @@ def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
     assert [row["env_steps"] for row in rows[0] if "eval/residual_success" in row] == [1080, 1620]
 
 
-def test_eval_of_a_checkpoint_agrees_with_the_run(finished, capsys):
-    checkpoint = finished / "checkpoints" / "best"
-    assert main(["eval", f"--checkpoint={checkpoint}"]) == 0
+def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
+    finished, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    folder = tmp_path / "learnt_on_a_gpu"
+    shutil.copytree(finished, folder)
+    config = (folder / "config.yaml").read_text()
+    assert config.count("num_gpus_per_learner: 0.0") == 1
+    gpu = config.replace("num_gpus_per_learner: 0.0", "num_gpus_per_learner: 1.0")
+    (folder / "config.yaml").write_text(gpu)
+    assert main(["eval", f"--checkpoint={folder / 'checkpoints' / 'best'}"]) == 0
     assert "on 3 held init states" in capsys.readouterr().out
-    ours = json.loads((finished / "eval" / "best" / "eval_info.json").read_text())
+    assert main(["train", f"--resume={folder}"]) == 2
+    assert "--resume=RUN --runners.num_gpus_per_learner=0" in capsys.readouterr().err
+    ours = json.loads((folder / "eval" / "best" / "eval_info.json").read_text())
     run = json.loads((finished / "eval_info.json").read_text())
     for key in ("success", "sum_reward", "length", "init_state_id"):
         assert [e[key] for e in ours["episodes"]] == [e[key] for e in run["episodes"]]

@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-def build():
+def build(num_gpus=1):
     config = (
         ResidualSACConfig()
         .environment(
@@ -22,7 +22,7 @@ def build():
         )
         .base_policy(type="none")
         .env_runners(num_env_runners=0)
-        .learners(num_gpus_per_learner=1)
+        .learners(num_gpus_per_learner=num_gpus)
         .training(
             offline_episodes=0,
             warmup_steps=60,
@@ -57,5 +57,9 @@ def test_a_run_on_a_gpu_goes_on_from_its_checkpoint(tmp_path):
     result = second.train()
     assert second.updates > updates
     assert math.isfinite(result["learners"]["default_policy"]["critic_loss"])
-    for algorithm in (first, second):
+    elsewhere = build(num_gpus=0)  # a machine without one
+    elsewhere.load_checkpoint(str(tmp_path / "checkpoint"))
+    assert len(local_learner(elsewhere).replay) == len(learner.replay)
+    elsewhere.train()
+    for algorithm in (first, second, elsewhere):
         algorithm.stop()

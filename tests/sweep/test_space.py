@@ -176,6 +176,14 @@ def test_a_trial_reserves_its_process_and_its_runners(load):
     ]
 
 
+def test_the_process_of_a_trial_that_learns_itself_reserves_its_gpu(load):
+    changes = {"runners.num_env_runners": 1, "runners.num_gpus_per_learner": 0.25}
+    sweep = load({"space": UTD, "set": changes})
+    assert bundles(sweep, sweep.base) == [{"CPU": 1.0, "GPU": 0.25}, {"CPU": 0.5}]
+    sweep = load({"space": UTD, "set": changes | {"runners.num_learners": 1}})
+    assert bundles(sweep, sweep.base) == [{"CPU": 1.0}, {"CPU": 0.5}, {"CPU": 1.0, "GPU": 0.25}]
+
+
 def test_asha_compares_at_powers_of_the_reduction_factor(load):
     sweep = load(
         {"space": UTD, "scheduler": {"type": "asha", "grace_steps": 1000, "reduction_factor": 3}}

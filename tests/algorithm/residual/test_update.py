@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -342,6 +343,17 @@ def test_restored_state_makes_the_same_next_updates_bit_for_bit(tmp_path):
     assert second.updates == 7
     assert first.run(6) == second.run(6)
     assert same_weights(weights(first), weights(second))
+
+
+def test_a_state_of_another_kind_of_device_gives_one_stream_of_its_own():
+    state = make_update().state_dict()
+    drawn = []
+    for stream in (0, 1, 0):
+        update = make_update(seed=len(drawn))
+        update.load_state_dict({**state, "generator": np.full(16, stream, np.uint8)})  # a GPU's
+        drawn.append(update.noise(8))
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
 
 
 # --- failures ------------------------------------------------------------------------------------
