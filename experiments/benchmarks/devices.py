@@ -19,17 +19,17 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import torch
-from columns import transition_columns
+from learner import random_ring
+from learner_baselines import ACTION_DIM, EPISODE_LENGTH, OBSERVATION_DIM
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.columns import SUCCEEDED
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema, SymmetricReplay
+from pld_ray.replay import ColumnSpec, SymmetricReplay
 
-OBSERVATION_DIM, ACTION_DIM, EPISODE_LENGTH, EPISODES = 64, 7, 200, 50
+EPISODES = 50
 SMALL: dict[str, Any] = {
     "num_critics": 2,
     "hidden_dims": [256, 256],
@@ -51,22 +51,8 @@ PRECISIONS = ("float32", "bfloat16")
 
 def random_replay(device: str) -> SymmetricReplay:
     """Two rings of random episodes of 200 transitions."""
-    columns = transition_columns(OBSERVATION_DIM, ACTION_DIM) | {SUCCEEDED: ColumnSpec((), "bool")}
-    rng = np.random.default_rng(0)
-    rings = []
-    for seed in range(2):
-        schema = ReplaySchema(columns, ["observation.state"])
-        ring = FrameRing(schema, EPISODES * (EPISODE_LENGTH + 1), device, seed)
-        for _ in range(EPISODES):
-            episode = {
-                name: np.zeros((EPISODE_LENGTH + 1, *spec.shape), spec.dtype)
-                if spec.dtype == "bool"
-                else rng.uniform(-1, 1, (EPISODE_LENGTH + 1, *spec.shape)).astype(np.float32)
-                for name, spec in columns.items()
-            }
-            episode["terminated"][-2] = True
-            ring.add_episodes(episode, [EPISODE_LENGTH], 0.99)
-        rings.append(ring)
+    more = {SUCCEEDED: ColumnSpec((), "bool")}
+    rings = [random_ring(EPISODES * (EPISODE_LENGTH + 1), device, seed, more) for seed in (0, 1)]
     return SymmetricReplay(*rings)
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -46,7 +46,7 @@ from learner_baselines import (
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.replay import FrameRing, ReplaySchema
+from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema
 
 BARS = {
     "vs_bare": (">=", 0.9),
@@ -63,11 +63,16 @@ BARS = {
 }
 
 
-def random_ring(rows: int = ROWS) -> FrameRing:
-    """A ring filled with random episodes of 200 transitions."""
-    columns = transition_columns(OBSERVATION_DIM, ACTION_DIM)
+def random_ring(
+    rows: int = ROWS,
+    device: str = "cpu",
+    seed: int = 0,
+    more: Mapping[str, ColumnSpec] | None = None,
+) -> FrameRing:
+    """A ring filled with random episodes of 200 transitions, with `more` columns."""
+    columns = {**transition_columns(OBSERVATION_DIM, ACTION_DIM), **(more or {})}
     rng = np.random.default_rng(0)
-    ring = FrameRing(ReplaySchema(columns, ["observation.state"]), rows, seed=0)
+    ring = FrameRing(ReplaySchema(columns, ["observation.state"]), rows, device, seed)
     for _ in range(rows // (EPISODE_LENGTH + 1)):
         shape = {name: (EPISODE_LENGTH + 1, *spec.shape) for name, spec in columns.items()}
         episode = {
