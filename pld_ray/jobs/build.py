@@ -15,8 +15,6 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import torch
-from scipy.signal import lfilter
 
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
@@ -41,6 +39,7 @@ from pld_ray.jobs.cluster import check_cluster, quiet_ray, running_ray
 from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
+from pld_ray.replay.ingest import returns_to_go
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.intake import ReturnRangeError, check_returns, with_scaled_reward
@@ -162,10 +161,9 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
                 )
             if params.critic_atoms > 1:
                 scaled = with_scaled_reward(episode, params.reward_scale, params.reward_bias)
-                rewards = scaled["reward"][:-1]
-                returns = lfilter([1.0], [1.0, -params.gamma], rewards[::-1])
+                returns = returns_to_go(scaled["reward"][:-1], params.gamma)
                 try:
-                    check_returns(torch.from_numpy(returns), params.value_range)
+                    check_returns(returns, params.value_range)
                 except ReturnRangeError as error:
                     raise DataError(f"{fact.where}: {error}") from None
     algorithm.check_demonstrations(facts)

@@ -28,7 +28,6 @@ from pld_ray.policies.no_policy import NoBasePolicy
 from pld_ray.rllib.chunked.config import ACRLPDConfig
 from pld_ray.rllib.chunked.env_runner import NO_RESIDUAL
 from pld_ray.rllib.chunked.offline import OfflineData
-from pld_ray.rllib.chunked.sharded_learner import ShardedACRLPDLearner
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rollout.factory import task_instructions, wanted_of
@@ -37,7 +36,6 @@ from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import PROGRESS_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.ranks import Ranks
-from pld_ray.sharded.shards import Sharding
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.progress import TrainProgress
@@ -155,6 +153,10 @@ class OfflineStage:
         tracker: MlflowRun | None,
         logger: logging.Logger,
     ) -> None:
+        # FSDP takes two seconds to import, and every `pld-ray train` imports this file
+        from pld_ray.rllib.chunked.sharded_learner import ShardedACRLPDLearner
+        from pld_ray.sharded.shards import Sharding
+
         self.config, self.run_dir, self.ranks = config, run, ranks
         self.tracker, self.logger = tracker, logger
         learners = config.learners

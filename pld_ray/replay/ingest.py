@@ -92,8 +92,12 @@ def with_outcome(schema: ReplaySchema, rows: Tensor, gamma: float) -> Tensor:
     """
     for name in ("reward", DISCRETE_PENALTY) if schema.has_penalty else ("reward",):
         schema.view(rows, name)[-1] = 0.0
-    rewards = schema.view(rows, "reward")[:-1].tolist()
-    returns = accumulate(reversed(rewards), lambda later, reward: reward + gamma * later)
-    schema.view(rows, MC_RETURN)[:-1] = torch.tensor(list(returns)).flip(0)
+    schema.view(rows, MC_RETURN)[:-1] = returns_to_go(schema.view(rows, "reward")[:-1], gamma)
     schema.view(rows, END_OF_TASK)[-1] = schema.view(rows, "terminated")[-2]
     return rows
+
+
+def returns_to_go(reward: np.ndarray | Tensor, gamma: float) -> Tensor:
+    """G_t = r_t + gamma G_{t+1} of one episode's rewards [L], float32 [L]."""
+    returns = accumulate(reversed(reward.tolist()), lambda later, now: now + gamma * later)
+    return torch.tensor(list(returns)).flip(0)

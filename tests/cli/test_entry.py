@@ -42,3 +42,10 @@ def test_answers_that_need_no_simulator_import_none():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout) == QUICK
+
+
+def test_a_training_starts_without_what_only_sharded_learners_and_pages_need():
+    slow = "{'torch.distributed.fsdp', 'scipy.stats', 'lerobot', 'mlflow'}"
+    script = f"import sys, pld_ray.jobs.train; print(sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
