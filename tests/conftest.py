@@ -1,6 +1,7 @@
 """Every test process has Ray sessions of its own, so that files can run side by side."""
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -51,6 +52,15 @@ def pytest_collection_modifyitems(session, items):
     sharing = {item.path for item in items if "ray_cluster" in item.fixturenames}
     items.sort(key=lambda item: (item.path not in sharing, order.get(item.path.name, len(order))))
     session.config.stash[SHARING_RAY] = sharing
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(exitstatus):
+    """What Ray logged is kept for whoever looks for the reason of a failure."""
+    if "ray" in sys.modules:
+        sys.modules["ray"].shutdown()
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
