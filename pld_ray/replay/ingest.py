@@ -100,4 +100,4 @@ def with_outcome(schema: ReplaySchema, rows: Tensor, gamma: float) -> Tensor:
 def returns_to_go(reward: np.ndarray | Tensor, gamma: float) -> Tensor:
     """G_t = r_t + gamma G_{t+1} of one episode's rewards [L], float32 [L]."""
     returns = accumulate(reversed(reward.tolist()), lambda later, now: now + gamma * later)
-    return torch.tensor(list(returns)).flip(0)
+    return torch.tensor(list(returns), dtype=torch.float32).flip(0)
