@@ -28,6 +28,7 @@ STORED_STATE_SUBSTEP = 23
 _IDLE = np.array([0.0] * 6 + [-1.0])  # no motion, gripper open
 _PLACEMENT_ATTEMPTS = 20
 TOPPLED_TILT = float(np.radians(60.0))
+TOPPLED_RISE = 0.02  # m: what is held, or drops into its bin, may be tilted and is not lost
 
 
 class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
@@ -63,8 +64,9 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         environment_state: False leaves what a robot has: its own state, and cameras.
         control_mode: "relative", or "absolute": the action's first six components are then the
             pose to go to, position (m, world) and axis-angle (rad).
-        terminate_when_toppled: an episode of `pld_tabletop` whose target is tilted by more than
-            60 degrees terminates, with reward 0. Not for evaluation: a few would be saved yet.
+        terminate_when_toppled: an episode of `pld_tabletop` whose target lies (tilted by more than
+            60 degrees, no more than 2 cm above where it stood) terminates, with reward 0. Not where
+            it is only to be lifted: it is often saved. Not for evaluation: a few would be yet.
 
     Raises:
         ValueError: unknown suite, task or camera, or a number out of range.
@@ -183,6 +185,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             self._set_stored_state(int(init_state_id))
         self._settle()
         self._env.robots[0].controller.use_delta = self._control_mode == "relative"
+        self._standing_height = float(self._scene.target_pos[2])
         self._steps = 0
         self._started = True
         return self._observation, self._info(is_success=False)
@@ -202,8 +205,8 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
             raise ValueError(f"action must be finite, got {command.tolist()}.")
         success = self._advance(command, self._observe, self._observed_substep)
         self._steps += 1
-        toppled = self._terminate_when_toppled and self._tilt() > TOPPLED_TILT
-        terminated, truncated = success or toppled, self._steps >= self.episode_length
+        lost = self._terminate_when_toppled and self._toppled()
+        terminated, truncated = success or lost, self._steps >= self.episode_length
         return self._observation, float(success), terminated, truncated, self._info(success)
 
     def expert_view(self) -> dict[str, Any]:
@@ -247,6 +250,10 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         """Of the target's own z axis, in radians from the vertical."""
         x, y = self._scene.target_quat[1:3]
         return float(np.arccos(np.clip(1.0 - 2.0 * (x * x + y * y), -1.0, 1.0)))
+
+    def _toppled(self) -> bool:
+        rise = self._scene.target_pos[2] - self._standing_height
+        return not self._geometry.lift_only and rise <= TOPPLED_RISE and self._tilt() > TOPPLED_TILT
 
     def _build(self) -> None:
         if self._control_env is not None:

@@ -35,7 +35,8 @@ class TaskGeometry:
         self._stored_states = stored_states
         problem = env.parsed_problem
         self._target, self._goal = problem["obj_of_interest"][0], problem["obj_of_interest"][-1]
-        self._lift_only = problem["goal_state"][0][0].lower() == "up"
+        self.lift_only = problem["goal_state"][0][0].lower() == "up"
+        """No delivery is asked for."""
 
     def view(self) -> dict[str, Any]:
         """See `LiberoEnv.expert_view`."""
@@ -51,7 +52,7 @@ class TaskGeometry:
             "gripper_qpos": scene.gripper_qpos.copy(),
             "target_top": self._target_top,
             "region_center": self._region_center.copy(),
-            "lift_only": self._lift_only,
+            "lift_only": self.lift_only,
         }
 
     @functools.cached_property

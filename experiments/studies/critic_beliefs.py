@@ -5,7 +5,8 @@
 
 From the same stored init states the base policy plays (delta = 0), and the actor that acts, without
 noise. At every step on the way the critics (mean of the members, gamma of the run) are asked, and
-the discounted return that really followed is their measure:
+the discounted return that really followed is their measure. Episodes end as those of the training
+do (`env.terminate_when_toppled`), so a success rate here may be below that of an evaluation:
 
 - `base_q`, `base_return`: of the base policy's action on its own path
 - `actor_q`, `actor_return`: of the actor's action on the actor's path

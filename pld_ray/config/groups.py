@@ -45,9 +45,9 @@ class EnvConfig:
     )
     terminate_when_toppled: bool = option(
         False,
-        "Training episodes of `pld_tabletop` end, as failures, once the target is tilted by more "
-        "than 60 degrees: what little is saved after that is not worth its steps. Evaluations and "
-        "recordings play on.",
+        "Training episodes of `pld_tabletop` end, as failures, once the target lies, tilted by "
+        "more than 60 degrees: what little is saved after that is not worth its steps. What is "
+        "only to be lifted is often saved: that task plays on, as do evaluations and recordings.",
     )
     assets: str | None = option(
         None,

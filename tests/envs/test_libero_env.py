@@ -89,22 +89,35 @@ def test_truncation_at_the_episode_length():
     env.close()
 
 
-@pytest.mark.parametrize("task", TASKS[1:])  # the first is solved by what is done here
-def test_what_topples_terminates_without_reward_where_that_is_asked_for(task):
+def _tilt(env, degrees, rise):
+    """Put the target `rise` metres above where it stands, tilted; the flags of the step after."""
+    env.reset(options={"init_state_id": 0})
+    data = env._env.sim.data
+    joint = env._env.objects_dict[env.expert_view()["target"]].joints[-1]
+    pose = data.get_joint_qpos(joint)
+    pose[2] += rise  # it falls by 1 cm during the step, and turns no further
+    pose[3:] = [np.cos(np.radians(degrees / 2)), np.sin(np.radians(degrees / 2)), 0, 0]
+    data.set_joint_qpos(joint, pose)
+    _, reward, terminated, truncated, info = env.step(np.zeros(7, np.float32))
+    assert (reward, truncated, info["is_success"]) == (0.0, False, False)
+    return terminated
+
+
+@pytest.mark.parametrize("task", TASKS[1:])
+def test_a_target_that_lies_terminates_without_reward_where_that_is_asked_for(task):
     env, patient = LiberoEnv(task=task, terminate_when_toppled=True), LiberoEnv(task=task)
-    for one, degrees, ends in ((env, 55, False), (env, 65, True), (patient, 65, False)):
-        one.reset(options={"init_state_id": 0})
-        data = one._env.sim.data
-        joint = one._env.objects_dict[one.expert_view()["target"]].joints[-1]
-        pose = data.get_joint_qpos(joint)
-        pose[2] += 0.2  # it falls during the step, and turns no further
-        pose[3:] = [np.cos(np.radians(degrees / 2)), np.sin(np.radians(degrees / 2)), 0, 0]
-        data.set_joint_qpos(joint, pose)
-        _, reward, terminated, truncated, info = one.step(np.zeros(7, np.float32))
-        assert (reward, terminated, truncated) == (0.0, ends, False)
-        assert not info["is_success"]
+    assert _tilt(env, 65, rise=0.02)
+    assert not _tilt(env, 55, rise=0.02)
+    assert not _tilt(env, 65, rise=0.2)  # held, or on its way into the bin
+    assert not _tilt(patient, 65, rise=0.02)
     env.close()
     patient.close()
+
+
+def test_a_target_that_is_only_to_be_lifted_may_lie():
+    env = LiberoEnv(task="lift_the_can", terminate_when_toppled=True)
+    assert not _tilt(env, 65, rise=0.02)
+    env.close()
 
 
 def test_same_seed_same_trajectory_and_another_seed_another_one(env):
