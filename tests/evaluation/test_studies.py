@@ -3,10 +3,13 @@
 import contextlib
 
 import numpy as np
+import pytest
 import torch
 
 import envs
+from envs.observations import ENVIRONMENT_STATE
 from experiments.studies.critic_beliefs import NUM_ENVS, ask, env_config_of
+from experiments.studies.toppled import tilt_and_rise
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.columns import BASE_ACTION
 from pld_ray.config import TrainConfig
@@ -35,3 +38,21 @@ def test_of_another_base_policy_and_an_average():
             for parameter in networks.actor.parameters():
                 parameter.add_(1.0)
         assert not ask(networks.eval(), observation)["delta"].any()
+
+
+def test_the_tilt_and_the_rise_that_an_observation_shows_are_those_of_the_target():
+    with contextlib.closing(envs.LiberoEnv()) as env:
+        first, _ = env.reset(options={"init_state_id": 0})
+        height = env.expert_view()["target_pos"][2]
+        data = env._env.sim.data
+        joint = env._env.objects_dict[env.expert_view()["target"]].joints[-1]
+        pose = data.get_joint_qpos(joint)
+        pose[2] += 0.1
+        pose[3:] = [np.cos(0.6), np.sin(0.6), 0, 0]
+        data.set_joint_qpos(joint, pose)
+        second = env.step(np.zeros(7, np.float32))[0]
+        tilt, rise = tilt_and_rise(np.stack([o[ENVIRONMENT_STATE] for o in (first, second)]))
+        assert tilt[0] < 0.01
+        assert tilt[1] == pytest.approx(1.2, abs=0.01)
+        assert rise[1] == pytest.approx(env.expert_view()["target_pos"][2] - height, abs=1e-6)
+        assert rise[1] > 0.05
