@@ -28,7 +28,7 @@ STORED_STATE_SUBSTEP = 23
 _IDLE = np.array([0.0] * 6 + [-1.0])  # no motion, gripper open
 _PLACEMENT_ATTEMPTS = 20
 TOPPLED_TILT = float(np.radians(60.0))
-TOPPLED_RISE = 0.02  # m: what is held, or drops into its bin, may be tilted and is not lost
+TOPPLED_RISE = 0.02  # m: what is held or drops into its bin may be tilted, and is not lost
 
 
 class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
@@ -65,8 +65,8 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
         control_mode: "relative", or "absolute": the action's first six components are then the
             pose to go to, position (m, world) and axis-angle (rad).
         terminate_when_toppled: an episode of `pld_tabletop` whose target lies (tilted by more than
-            60 degrees, no more than 2 cm above where it stood) terminates, with reward 0. Not where
-            it is only to be lifted: it is often saved. Not for evaluation: a few would be yet.
+            60 degrees, no more than 2 cm above where it stood) terminates, with reward 0. Not for
+            evaluation: a few would be saved yet.
 
     Raises:
         ValueError: unknown suite, task or camera, or a number out of range.
@@ -253,7 +253,7 @@ class LiberoEnv(gym.Env[dict[str, np.ndarray], np.ndarray]):
 
     def _toppled(self) -> bool:
         rise = self._scene.target_pos[2] - self._standing_height
-        return not self._geometry.lift_only and rise <= TOPPLED_RISE and self._tilt() > TOPPLED_TILT
+        return bool(rise <= TOPPLED_RISE and self._tilt() > TOPPLED_TILT)
 
     def _build(self) -> None:
         if self._control_env is not None:

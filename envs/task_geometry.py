@@ -35,8 +35,7 @@ class TaskGeometry:
         self._stored_states = stored_states
         problem = env.parsed_problem
         self._target, self._goal = problem["obj_of_interest"][0], problem["obj_of_interest"][-1]
-        self.lift_only = problem["goal_state"][0][0].lower() == "up"
-        """No delivery is asked for."""
+        self._lift_only = problem["goal_state"][0][0].lower() == "up"
 
     def view(self) -> dict[str, Any]:
         """See `LiberoEnv.expert_view`."""
@@ -52,7 +51,7 @@ class TaskGeometry:
             "gripper_qpos": scene.gripper_qpos.copy(),
             "target_top": self._target_top,
             "region_center": self._region_center.copy(),
-            "lift_only": self.lift_only,
+            "lift_only": self._lift_only,
         }
 
     @functools.cached_property

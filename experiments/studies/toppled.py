@@ -5,7 +5,7 @@
 plays each task of `pld_tabletop` (all five, or those named) from its first stored init states.
 `tilted` are the episodes whose target was tilted by more than 60 degrees before their last step,
 `lay` those where it was so no more than 2 cm above where it stood, which ends a training episode
-with `env.terminate_when_toppled` (but for `lift_the_can`); `_and_saved` are the successes of each.
+with `env.terminate_when_toppled`; `_and_saved` are the successes of each.
 """
 
 from __future__ import annotations

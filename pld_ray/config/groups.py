@@ -46,8 +46,8 @@ class EnvConfig:
     terminate_when_toppled: bool = option(
         False,
         "Training episodes of `pld_tabletop` end, as failures, once the target lies, tilted by "
-        "more than 60 degrees: what little is saved after that is not worth its steps. What is "
-        "only to be lifted is often saved: that task plays on, as do evaluations and recordings.",
+        "more than 60 degrees: what is saved after that is not worth its steps. Evaluations and "
+        "recordings play on.",
     )
     assets: str | None = option(
         None,

@@ -103,21 +103,15 @@ def _tilt(env, degrees, rise):
     return terminated
 
 
-@pytest.mark.parametrize("task", TASKS[1:])
+@pytest.mark.parametrize("task", TASKS)
 def test_a_target_that_lies_terminates_without_reward_where_that_is_asked_for(task):
     env, patient = LiberoEnv(task=task, terminate_when_toppled=True), LiberoEnv(task=task)
     assert _tilt(env, 65, rise=0.02)
     assert not _tilt(env, 55, rise=0.02)
-    assert not _tilt(env, 65, rise=0.2)  # held, or on its way into the bin
+    assert not _tilt(env, 65, rise=0.05)  # held, or on its way into the bin
     assert not _tilt(patient, 65, rise=0.02)
     env.close()
     patient.close()
-
-
-def test_a_target_that_is_only_to_be_lifted_may_lie():
-    env = LiberoEnv(task="lift_the_can", terminate_when_toppled=True)
-    assert not _tilt(env, 65, rise=0.02)
-    env.close()
 
 
 def test_same_seed_same_trajectory_and_another_seed_another_one(env):
