@@ -13,8 +13,8 @@ class StartUp:
     """The steps of a start, each in a line as it begins, in the form of the progress display.
 
     As a context, until `over` is called, SIGINT and SIGTERM raise KeyboardInterrupt with a sentence
-    for the user; where a library swallows that or makes another error of it, the next step or the
-    end of the context raises it again.
+    for the user; where a library swallows that or makes another error of it, the next step, `over`
+    or the end of the context raises it again.
 
     Attributes:
         left: what is left of a run that is stopped here, in words.
@@ -38,7 +38,7 @@ class StartUp:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.over()
+        self._disarm()
         if self._ended:  # whatever a library has made of the interrupt
             self._raise()
 
@@ -56,7 +56,16 @@ class StartUp:
         print(f"[starting] {name}", flush=True)
 
     def over(self) -> None:
-        """It trains from here on; signals mean what they meant before."""
+        """It trains from here on; signals mean what they meant before.
+
+        Raises:
+            KeyboardInterrupt: the start was to end during the last step.
+        """
+        self._disarm()
+        if self._ended:
+            self._raise()
+
+    def _disarm(self) -> None:
         for number, handler in self._previous.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
