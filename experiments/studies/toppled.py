@@ -61,7 +61,7 @@ def counts(task: str, episodes: int) -> dict[str, int]:
     env.close()
     named = {"success": won, "tilted": tilted, "lay": lay}
     saved = {"tilted_and_saved": tilted & won, "lay_and_saved": lay & won}
-    return {name: int(episodes.sum()) for name, episodes in {**named, **saved}.items()}
+    return {name: int(which.sum()) for name, which in {**named, **saved}.items()}
 
 
 def tilt_and_rise(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
