@@ -116,9 +116,9 @@ class LearnerParams:
     )
     precision: Literal["float32", "bfloat16", "auto"] = option(
         "float32",
-        "Of the matrix products of critics, and of flows over states; parameters, losses and "
-        "targets are float32 always. `auto` is what is faster: bfloat16 on a CPU that has "
-        "instructions for it, float32 elsewhere.",
+        "Of the matrix products that critics, a residual's actor and flows over states learn with; "
+        "parameters, losses, targets and the residual that is played are float32 always. `auto` is "
+        "what is faster: bfloat16 on a CPU that has instructions for it, float32 elsewhere.",
     )
     compile_backend: Literal["none", "inductor", "aot_eager"] = option(
         "none",

@@ -8,8 +8,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from pld_ray.networks.precision import MixedPrecision, linear
 
-class GaussianActor(nn.Module):
+
+class GaussianActor(MixedPrecision):
     """MLP from [observation, base_action] to mean and log standard deviation of u.
 
     The last layer's weights start at zero: tanh(mean) is 0 for every input, so training begins at
@@ -50,8 +52,17 @@ class GaussianActor(nn.Module):
             self.head.bias[:action_dim] = 0.0
             self.head.bias[action_dim:] = log_std_init
 
-    def forward(self, observation: Tensor, base_action: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log_std [B, A] from observation [B, D] and base_action [B, A]."""
-        features = self.trunk(torch.cat((observation, base_action), dim=-1))
-        mean, log_std = self.head(features).chunk(2, dim=-1)
+    def forward(
+        self, observation: Tensor, base_action: Tensor, exact: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and log_std [B, A] from observation [B, D] and base_action [B, A].
+
+        Args:
+            exact: multiply in float32 whatever `dtype` says, as what is played is.
+        """
+        dtype = torch.float32 if exact else self.dtype
+        hidden = torch.cat((observation, base_action), dim=-1).to(dtype)
+        for layer in self.trunk:
+            hidden = linear(layer, hidden) if isinstance(layer, nn.Linear) else layer(hidden)
+        mean, log_std = self.head(hidden.float()).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)

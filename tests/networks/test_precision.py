@@ -1,4 +1,4 @@
-"""Critics whose products are bfloat16: what leaves them is float32 and close to float32's."""
+"""Products in bfloat16: what leaves critics and actor is float32, and close to float32's."""
 
 import copy
 
@@ -8,8 +8,8 @@ import torch
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.update import ResidualSACUpdate, make_optimizers
 from pld_ray.config.residual_sac import ResidualSACParams
-from pld_ray.networks import CriticEnsemble
-from pld_ray.networks.precision import product_dtype
+from pld_ray.networks import CriticEnsemble, GaussianActor
+from pld_ray.networks.precision import product_dtype, set_precision
 
 OBSERVATION, ACTION, BATCH = 19, 7, 64
 
@@ -65,6 +65,36 @@ def test_gradients_are_float32_and_point_where_float32_points(num_atoms: int) ->
     assert 0.99 < cosine < 1.0
 
 
+def test_an_actor_and_its_gradients_are_off_by_bfloat16_rounding() -> None:
+    torch.manual_seed(0)
+    exact = GaussianActor(OBSERVATION, ACTION, (64, 64), init_final=0.1)
+    rounded = copy.deepcopy(exact)
+    rounded.dtype = torch.bfloat16
+    x, base, _ = inputs()
+    wanted, got = exact(x, base)[0], rounded(x, base)[0]
+    assert got.dtype == torch.float32
+    assert 0 < (got - wanted).abs().max() < 0.05 * wanted.std()
+    flat = []
+    for actor in (exact, rounded):
+        loss = sum(output.square().mean() for output in actor(x, base))
+        gradients = torch.autograd.grad(loss, list(actor.parameters()))
+        assert {g.dtype for g in gradients} == {torch.float32}
+        flat.append(torch.cat([g.flatten() for g in gradients]))
+    assert 0.99 < torch.nn.functional.cosine_similarity(flat[0], flat[1], dim=0) < 1.0
+
+
+def test_what_is_played_is_not_rounded() -> None:
+    """The networks that act are the learner's where both are in one process."""
+    params = ResidualSACParams(hidden_dims=[16], init_final=0.1, ema_decay=0.0)
+    networks = ResidualNetworks(OBSERVATION, ACTION, params)
+    x, base, _ = inputs()
+    observation = {"observation.state": x, "base_action": base}
+    wanted, _ = networks.act(observation)
+    set_precision(networks, "bfloat16", torch.device("cpu"))
+    assert not torch.equal(networks.actor(x, base)[0], networks.actor(x, base, exact=True)[0])
+    assert torch.equal(networks.act(observation)[0], wanted)
+
+
 @pytest.mark.parametrize(
     ("instructions", "expected"),
     [
@@ -95,4 +125,5 @@ def test_every_network_of_an_update_multiplies_as_its_device_does() -> None:
     networks.critic.dtype = networks.target_critic.dtype = torch.float32  # of another device
     optimizers = make_optimizers(networks, params)
     ResidualSACUpdate(networks, optimizers, None, params, seed=0)
-    assert {networks.critic.dtype, networks.target_critic.dtype} == {torch.bfloat16}
+    multiply = (networks.critic, networks.target_critic, networks.actor)
+    assert {network.dtype for network in multiply} == {torch.bfloat16}

@@ -197,10 +197,15 @@ class ResidualNetworks(ObservingNetworks):
         return self.ema_actor or self.actor
 
     def residual_of(
-        self, actor: GaussianActor, x: Tensor, base_action: Tensor, noise: Tensor
+        self,
+        actor: GaussianActor,
+        x: Tensor,
+        base_action: Tensor,
+        noise: Tensor,
+        exact: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """`residual` by this actor."""
-        mean, log_std = actor(x, base_action)
+        """`residual` by this actor; `exact` as it says."""
+        mean, log_std = actor(x, base_action, exact)
         squash = self.params.use_tanh_squash
         return losses.sample_residual(mean, log_std, noise, self.residual_dims, squash)
 
@@ -246,7 +251,7 @@ class ResidualNetworks(ObservingNetworks):
         batch = self.as_batch(observation)
         x = self.encode(self.encoder, batch)
         noise = torch.zeros_like(base_action) if noise is None else noise
-        delta, _ = self.residual_of(self.acting_actor, x, base_action, noise)
+        delta, _ = self.residual_of(self.acting_actor, x, base_action, noise, exact=True)
         action = self.compose(base_action, delta)
         if self.discrete_critic is None:
             return action, None
