@@ -20,6 +20,7 @@ BEFORE: dict[str, Any] = {
     "collection_steps": 0,
     "actor_delay_n_step": 0,
     "actor_lr_warmup_updates": 0,
+    "conservative_weight": 0.0,
 }
 """Options that a run or policy stored by an older release may not name, and what held then."""
 
@@ -72,6 +73,19 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         1,
         "K of on-the-fly backup: candidates at x', the best is bootstrapped (formulas 8-11).",
         within="[1, 1024]",
+    )
+    conservative_weight: float = option(
+        0.1,
+        "Weight of Q at the actor's action less Q at the stored one in the critic loss (CQL's, "
+        "without its log-sum-exp), from the actor's first step on: what the actor would do and "
+        "nobody has tried is not believed.",
+        within="[0, 1e6]",
+    )
+    conservative_updates: int = option(
+        6_000,
+        "Critic steps, from the actor's first, over which conservative_weight falls to 0: it holds "
+        "a young actor and slows one that knows its way. 0 keeps it.",
+        within="[0, 1e10]",
     )
     backup_entropy: bool = option(
         False,

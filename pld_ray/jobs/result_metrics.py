@@ -19,6 +19,7 @@ LEARNER_KEYS = (
     "q_mean",
     "q_out_of_bound",
     "td_target_mean",
+    "conservative_gap",
     "residual_abs",
     "critic_grad_norm",
     "actor_grad_norm",

@@ -15,7 +15,12 @@ from pld_ray.config.presets import PRESETS, preset_names
 
 ACTION_DIM = 7
 FIRST_DEFAULTS = {"log_std_init": -1.0, "offline_episodes": 20}
-WITHOUT_OURS = {"success_imitation": 0.0, "ema_decay": 0.0, "actor_lr_warmup_updates": 0}
+WITHOUT_OURS = {
+    "success_imitation": 0.0,
+    "ema_decay": 0.0,
+    "actor_lr_warmup_updates": 0,
+    "conservative_weight": 0.0,
+}
 
 PLD = {
     "the paper, Table 5": {

@@ -167,6 +167,20 @@ def critic_loss(q: Tensor, target: Tensor) -> Tensor:
     return (q - target).square().mean(-1).sum()
 
 
+def conservative_loss(q_policy: Tensor, q_data: Tensor) -> Tensor:
+    """Sum over the N members of the mean of Q(x, a_pi) - Q(x, a_D).
+
+    CQL's regulariser (Kumar et al., 2020, equation 2) with the actor as its mu: what the actor
+    would do is worth no more than what was done, unless the targets say so. Where both are the
+    same it is 0, and bends nothing.
+
+    Args:
+        q_policy: at actions of the actor that is trained, [N, B].
+        q_data: at the stored actions, [N, B].
+    """
+    return (q_policy - q_data).mean(-1).sum()
+
+
 # --- actor and temperature -----------------------------------------------------------------------
 
 

@@ -132,7 +132,7 @@ def test_a_shared_encoder_learns_from_the_critic_alone():
 
 
 def test_separate_encoders_learn_each_from_its_own_loss():
-    update = make_update(image_params(shared_encoder=False))
+    update = make_update(image_params(shared_encoder=False, conservative_weight=0.1))
     networks = update.networks
     torch.nn.init.normal_(networks.actor.head.weight, std=0.1)  # a zero head passes no gradient
     before = {k: v.clone() for k, v in networks.state_dict().items()}

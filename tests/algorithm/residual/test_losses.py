@@ -175,6 +175,14 @@ def test_critic_loss_and_gradient_against_a_loop(rng):
             assert gradient[i, j].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
+def test_conservative_loss_by_hand():
+    q_policy = torch.tensor([[0.5, 0.1], [0.3, 0.3]])
+    q_data = torch.tensor([[0.2, 0.2], [0.3, 0.1]])
+    # means of (0.3, -0.1) and (0.0, 0.2)
+    assert losses.conservative_loss(q_policy, q_data).item() == pytest.approx(0.1 + 0.1)
+    assert losses.conservative_loss(q_data, q_data).item() == 0.0
+
+
 def test_actor_loss_by_hand():
     q = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
     log_prob, delta = torch.tensor([2.0, -2.0]), torch.tensor([[1.0, 0.0], [0.5, 0.5]])

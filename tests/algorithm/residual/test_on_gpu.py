@@ -13,7 +13,7 @@ from pld_ray.algorithm.residual.calql import CalQLInitialization
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 OPTIONS = [
     {},
-    {"critic_atoms": 21, "success_imitation": 0.1, "ema_decay": 0.9},
+    {"critic_atoms": 21, "success_imitation": 0.1, "ema_decay": 0.9, "conservative_weight": 0.1},
     {"otf_candidates": 3, "proximal_penalty": 0.1, "ema_decay": 0.9},
     {"actor_loss": "hg_dagger"},
 ]

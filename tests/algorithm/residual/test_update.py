@@ -77,6 +77,16 @@ def reference_update(update, batch):
         F.mse_loss(critic(networks.critic, i, x, base, batch["action"]), y)
         for i in range(params.num_critics)
     )
+    if params.conservative_weight:  # rows 0, 4, 8, ... of the batch
+        rows = torch.arange(0, BATCH, 4)
+        noise = torch.randn(1, len(rows), ACT, generator=generator)[0]
+        action = compose(base[rows], residual(x[rows], base[rows], noise)[0].detach())
+        gaps = [
+            critic(networks.critic, i, x[rows], base[rows], action)
+            - critic(networks.critic, i, x[rows], base[rows], batch["action"][rows])
+            for i in range(params.num_critics)
+        ]
+        loss = loss + params.conservative_weight * sum(gap.mean() for gap in gaps)
     adam["critic"].zero_grad()
     loss.backward()
     adam["critic"].step()
@@ -137,8 +147,17 @@ def reference_update(update, batch):
         {"success_imitation": 0.4},
         {"ema_decay": 0.75, "backup_entropy": True},
         {"ema_decay": 0.75, "proximal_penalty": 0.4, "proximal_range": 0.02},
+        {"ema_decay": 0.75, "conservative_weight": 0.3, "conservative_updates": 5},
     ],
-    ids=["defaults", "otf with entropy", "penalty", "imitation", "average", "proximal"],
+    ids=[
+        "defaults",
+        "otf with entropy",
+        "penalty",
+        "imitation",
+        "average",
+        "proximal",
+        "conservative",
+    ],
 )
 def test_one_update_equals_the_equations(options):
     update = make_update(make_params(**options))
@@ -418,6 +437,44 @@ def test_the_actor_waits_for_its_delay_and_the_critic_does_not():
         assert torch.equal(value, before[key])
     assert not torch.equal(critic[0], next(iter(update.networks.critic.parameters())))
     assert "actor_loss" in update.run(1)
+
+
+def test_what_nobody_tried_is_not_believed_once_the_actor_moves():
+    options = {"actor_delay_updates": 2, "critic_lr": 5e-3, "conservative_updates": 0}
+    plain, update = (
+        make_update(make_params(conservative_weight=weight, **options)) for weight in (0.0, 1.0)
+    )
+    for it in (plain, update):
+        with torch.no_grad():  # far from the actions of the replay
+            it.networks.actor.head.bias[:ACT] = 2.0
+    assert "conservative_gap" not in update.run(2)
+    plain.run(2)
+    assert same_weights(*(it.networks.critic.state_dict() for it in (plain, update)))
+    assert update.run(60)["conservative_gap"] < 0.0
+    assert "conservative_gap" not in plain.run(60)
+    batch = update.replay.sample(BATCH, 1, 0.9)
+    asked = []
+    for it in (plain, update):
+        with torch.no_grad():
+            x = it.networks.encode(it.networks.encoder, batch)
+            delta, _ = it.residual(x, batch["base_action"], 1)
+            far = it.compose(batch["base_action"], delta)[0]
+            tried = it.networks.critic(x, batch["base_action"], batch["action"])
+            asked.append((it.networks.critic(x, batch["base_action"], far) - tried).mean())
+    assert asked[1] < asked[0] - 0.05
+
+
+def test_what_is_not_believed_is_so_for_a_while():
+    update = make_update(
+        make_params(actor_delay_updates=2, conservative_weight=0.4, conservative_updates=4)
+    )
+    weights = []
+    for _ in range(8):
+        weights.append(update.conservative_weight)
+        assert ("conservative_gap" in update.run(1)) == (weights[-1] > 0)
+    assert weights == pytest.approx([0.0, 0.0, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
+    update.params.conservative_updates = 0
+    assert update.conservative_weight == 0.4
 
 
 def test_the_rate_of_the_actor_rises_once_it_moves():
