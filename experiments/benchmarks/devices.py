@@ -37,6 +37,7 @@ SMALL: dict[str, Any] = {
     "n_step": 1,
     "critic_actor_update_ratio": 1,
     "success_imitation": 0.0,
+    "conservative_weight": 0.0,
     "ema_decay": 0.0,
 }
 SHAPES: dict[str, dict[str, Any]] = {

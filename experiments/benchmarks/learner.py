@@ -115,6 +115,7 @@ class Ours:
             otf_candidates=otf_candidates,
             backup_entropy=True,
             success_imitation=0.0,
+            conservative_weight=0.0,
             ema_decay=0.0,
             log_std_init=-1.0,
             critic_observes_base_action=False,

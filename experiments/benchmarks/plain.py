@@ -14,6 +14,7 @@ PLAIN: dict[str, Any] = {
     "num_critics": 2,
     "ema_decay": 0.0,
     "success_imitation": 0.0,
+    "conservative_weight": 0.0,
     "log_std_init": -1.0,
     "exploration_rho": 0.9,
 }

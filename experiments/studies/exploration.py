@@ -27,6 +27,7 @@ FIRST_DEFAULTS = [
     *("--algorithm.log_std_init=-1", "--algorithm.exploration_rho=0.9"),
     *("--algorithm.collection_steps=0", "--algorithm.actor_delay_n_step=0"),
     *("--algorithm.offline_episodes=20", "--algorithm.actor_lr_warmup_updates=0"),
+    "--algorithm.conservative_weight=0",
 ]
 VARIANTS: dict[str, list[str]] = {
     "default: AR(1) 0.9, xyz": [],

@@ -75,7 +75,7 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         within="[1, 1024]",
     )
     conservative_weight: float = option(
-        0.1,
+        0.2,
         "Weight of Q at the actor's action less Q at the stored one in the critic loss (CQL's, "
         "without its log-sum-exp), from the actor's first step on: what the actor would do and "
         "nobody has tried is not believed.",
