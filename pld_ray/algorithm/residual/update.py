@@ -26,7 +26,7 @@ from pld_ray.columns import INTERVENED, SUCCEEDED
 from pld_ray.config.residual_sac import ResidualSACParams
 
 CONSERVATIVE_STRIDE = 4
-"""Every fourth row of a batch, of either ring: all of them make an update some 40 % longer."""
+"""Every fourth row of a batch, of either ring; so an update takes a quarter longer."""
 
 __all__ = ["NonFiniteLossError", "ResidualSACUpdate", "make_optimizers"]
 
