@@ -76,8 +76,8 @@ class ResidualSACUpdate(GradientSteps):
 
         Returns:
             Means over the call: critic_loss, critic_grad_norm, td_target_mean, conservative_gap (of
-            Q, while it has a weight), and of Q at the batch's actions q_mean, q_max and
-            q_out_of_bound; where actor steps fell into it,
+            Q; while it has a weight, a part of critic_loss), and of Q at the batch's actions
+            q_mean, q_max and q_out_of_bound; where actor steps fell into it,
             actor_loss, actor_grad_norm, q_policy, entropy (nats, of the residual), residual_abs
             (over the dimensions that carry one), temperature_loss, temperature_grad_norm, alpha.
             Of HG-DAgger actor_loss, actor_grad_norm, residual_abs, and imitated_share of the rows.
