@@ -21,6 +21,7 @@ BEFORE: dict[str, Any] = {
     "actor_delay_n_step": 0,
     "actor_lr_warmup_updates": 0,
     "conservative_weight": 0.0,
+    "conservative_remainder": 0.0,
 }
 """Options that a run or policy stored by an older release may not name, and what held then."""
 
@@ -83,9 +84,15 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     )
     conservative_updates: int = option(
         6_000,
-        "Critic steps, from the actor's first, over which conservative_weight falls to 0: it holds "
-        "a young actor and slows one that knows its way. 0 keeps it.",
+        "Critic steps, from the actor's first, over which conservative_weight falls: it holds a "
+        "young actor and slows one that knows its way. 0 keeps it.",
         within="[0, 1e10]",
+    )
+    conservative_remainder: float = option(
+        0.1,
+        "Share of conservative_weight that it falls to, and that remains: one that knows its way "
+        "still finds promises that nobody has tried. 0 ends it.",
+        within="[0, 1]",
     )
     backup_entropy: bool = option(
         False,

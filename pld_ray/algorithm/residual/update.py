@@ -123,14 +123,15 @@ class ResidualSACUpdate(GradientSteps):
 
     @property
     def conservative_weight(self) -> float:
-        """Of the critics' next step: from the actor's first on, it falls linearly to 0."""
+        """Of the critics' next step: from the actor's first on, it falls to its remainder."""
         params = self.params
         moved = self.updates - params.actor_delay_updates
         if moved < 0:
             return 0.0
         if not params.conservative_updates:
             return params.conservative_weight
-        return params.conservative_weight * max(0.0, 1.0 - moved / params.conservative_updates)
+        falling = 1.0 - moved / params.conservative_updates
+        return params.conservative_weight * max(params.conservative_remainder, falling)
 
     def step(self, batch: Batch) -> None:
         """One critic step, the actor and temperature steps if they are due, and the target; of

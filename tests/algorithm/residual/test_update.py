@@ -465,14 +465,14 @@ def test_what_nobody_tried_is_not_believed_once_the_actor_moves():
 
 
 def test_what_is_not_believed_is_so_for_a_while():
-    update = make_update(
-        make_params(actor_delay_updates=2, conservative_weight=0.4, conservative_updates=4)
-    )
-    weights = []
-    for _ in range(8):
-        weights.append(update.conservative_weight)
-        assert ("conservative_gap" in update.run(1)) == (weights[-1] > 0)
-    assert weights == pytest.approx([0.0, 0.0, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
+    options = {"actor_delay_updates": 2, "conservative_weight": 0.4, "conservative_updates": 4}
+    for remainder, end in ((0.0, [0.1, 0.0, 0.0]), (0.5, [0.2, 0.2, 0.2])):
+        update = make_update(make_params(conservative_remainder=remainder, **options))
+        weights = []
+        for _ in range(8):
+            weights.append(update.conservative_weight)
+            assert ("conservative_gap" in update.run(1)) == (weights[-1] > 0)
+        assert weights == pytest.approx([0.0, 0.0, 0.4, 0.3, 0.2, *end])
     update.params.conservative_updates = 0
     assert update.conservative_weight == 0.4
 
