@@ -394,6 +394,31 @@ def test_every_task_is_learnt_with_one_configuration(name):
     assert preset(name) == dataclasses.replace(TrainConfig().algorithm, precision="auto")
 
 
+AS_TRAINED = {
+    "n_step": 16,
+    "log_std_init": -1.5,
+    "ema_decay": 0.998,
+    "actor_lr_warmup_updates": 0,
+    "conservative_weight": 0.0,
+    "gamma": 0.99,
+    "num_critics": 5,
+    "exploration_rho": 0.97,
+    "use_probing": True,
+}
+PIXELS = {"actor_delay_updates": 3000, "offline_episodes": 20, "success_imitation": 0.05}
+SCRATCH = {"actor_delay_updates": 500, "offline_episodes": 0, "success_imitation": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("name", "own"), [("tabletop_pixels", PIXELS), ("tabletop_scratch", SCRATCH)]
+)
+def test_a_preset_that_was_trained_with_other_defaults_does_not_follow_the_new_ones(name, own):
+    """Experiments/results/learning, "From pixels"; experiments/results/human, "From scratch"."""
+    params = dataclasses.asdict(preset(name))
+    trained = AS_TRAINED | own
+    assert {key: params[key] for key in trained} == trained
+
+
 @pytest.mark.parametrize("name", sorted({*preset_names()} - CHUNKED))
 def test_every_shipped_preset_builds_and_takes_a_step(name):
     params = preset(name)
