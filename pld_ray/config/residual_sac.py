@@ -43,8 +43,8 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     )
     actor_delay_n_step: int = option(
         16,
-        "Length of the TD return while the actor waits (actor_delay_updates), in Cal-QL too: long, "
-        "so that the values are there when it starts. 0 takes `n_step`.",
+        "Length of the TD return while the actor waits, where it does (actor_delay_updates), in "
+        "Cal-QL too: long, so that the values are there when it starts. 0 takes `n_step`.",
         within="[0, 1000]",
     )
     gamma: float = with_default(LearnerParams, "gamma", 0.99)
@@ -54,13 +54,13 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         2, "Critic steps per actor (and temperature) step.", within="[1, 1e6]"
     )
     actor_delay_updates: int = option(
-        3_000,
-        "Critic steps before the first actor step: the critic first sees explored actions, "
-        "where its gradient in the action means something.",
+        0,
+        "Critic steps before the first actor step, for critics that should see explored actions "
+        "first. 0, the default, leaves that to actor_lr_warmup_updates and conservative_weight.",
         within="[0, 1e10]",
     )
     actor_lr_warmup_updates: int = option(
-        6_000,
+        12_000,
         "Critic steps, from the actor's first, over which its learning rate rises from 0 to "
         "actor_lr: it goes no further than episodes can contradict. 0 is actor_lr from the first.",
         within="[0, 1e10]",
