@@ -18,8 +18,8 @@ STATES = [
     "--total_steps=15000",  # of the preset's 24,000: some five minutes in all
     "--runners.num_env_runners=1",  # steps while updates are made; two collect more at first
     "--evaluation.num_env_runners=2",
-    "--evaluation.interval_steps=3000",  # the first, of both policies, takes some 8,000 steps
-    "--evaluation.validation_states=40",  # so that it is over by 12,000
+    "--evaluation.interval_steps=3000",  # two that come before the last is over are left out
+    "--evaluation.validation_states=40",
 ]
 PIXELS = [
     "--config_path=tabletop_pixels",
