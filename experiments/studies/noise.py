@@ -42,17 +42,18 @@ def main() -> None:
     config = run.load_config()
     env = InfosPerEnv(create_vector_env(env_config_of(config)))
     actor = Actor(networks_of(config, env.unwrapped, run.checkpoint_named(args.checkpoint)))
-    kind, rho = config.algorithm.exploration_noise, config.algorithm.exploration_rho
+    params = config.algorithm
 
-    def exploring(kind: str, part: float) -> Act:
-        rng = np.random.default_rng(args.seed)
+    def noise(kind: str) -> ExplorationNoise:
         shape = env.num_envs, env.single_action_space.shape[0]
-        noise = ExplorationNoise(kind, *shape, rng, rho, config.algorithm.exploration_hold)
-        return lambda observation: actor.act(observation, part * noise.sample())[0]
+        rng = np.random.default_rng(args.seed)
+        return ExplorationNoise(kind, *shape, rng, params.exploration_rho, params.exploration_hold)
 
     players: dict[str, Act | None] = {"base policy": None, "without noise": acting(actor)}
-    players |= {f"{part:g} of the noise of training": exploring(kind, part) for part in PARTS}
-    players["white noise of its size"] = exploring("white", 1.0)
+    for part in PARTS:
+        name = f"{part:g} of the noise of training"
+        players[name] = exploring(actor, noise(params.exploration_noise), part)
+    players["white noise of its size"] = exploring(actor, noise("white"), 1.0)
     states = list(range(args.episodes))
     for name, act in players.items():
         number = successes(play_init_states(env, states, act))
@@ -62,6 +63,11 @@ def main() -> None:
         else:
             print(f"| {name} | {shown(number, args.episodes)} |", flush=True)
     env.close()
+
+
+def exploring(actor: Actor, noise: ExplorationNoise, part: float) -> Act:
+    """Its actions with a part of this noise."""
+    return lambda observation: actor.act(observation, part * noise.sample())[0]
 
 
 if __name__ == "__main__":

@@ -9,11 +9,15 @@ import torch
 import envs
 from envs.observations import ENVIRONMENT_STATE
 from experiments.studies.critic_beliefs import NUM_ENVS, ask, env_config_of
+from experiments.studies.noise import exploring
+from experiments.studies.robustness import acting
 from experiments.studies.toppled import tilt_and_rise
+from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.columns import BASE_ACTION
 from pld_ray.config import TrainConfig
 from pld_ray.policies import ChunkCache, load_base_policy
+from pld_ray.rollout.exploration import ExplorationNoise
 from pld_ray.rollout.factory import create_vector_env
 from pld_ray.rollout.vector_env import InfosPerEnv
 
@@ -38,6 +42,17 @@ def test_of_another_base_policy_and_an_average():
             for parameter in networks.actor.parameters():
                 parameter.add_(1.0)
         assert not ask(networks.eval(), observation)["delta"].any()
+
+        actor, shape = Actor(networks), observation[BASE_ACTION].shape
+        quiet = acting(actor)(observation)
+        none, some, all_of_it = (
+            exploring(actor, ExplorationNoise("ar1", *shape, np.random.default_rng(0)), part)(
+                observation
+            )
+            for part in (0.0, 0.25, 1.0)
+        )
+        assert np.array_equal(none, quiet)
+        assert 0 < np.abs(some - quiet).sum() < np.abs(all_of_it - quiet).sum()
 
 
 def test_the_tilt_and_the_rise_that_an_observation_shows_are_those_of_the_target():
