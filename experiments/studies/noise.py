@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="best")
     parser.add_argument("--episodes", type=int, default=150, help="stored init states 0, 1, ...")
     parser.add_argument("--seed", type=int, default=0, help="of the noise")
+    parser.add_argument("--rho", type=float, help="of the noise; by default the run's own")
     parser.add_argument("--json", action="store_true", help="one JSON object a row")
     args = parser.parse_args()
     torch.set_num_threads(1)  # networks this small are slower with more
@@ -43,11 +44,12 @@ def main() -> None:
     env = InfosPerEnv(create_vector_env(env_config_of(config)))
     actor = Actor(networks_of(config, env.unwrapped, run.checkpoint_named(args.checkpoint)))
     params = config.algorithm
+    rho = params.exploration_rho if args.rho is None else args.rho
 
     def noise(kind: str) -> ExplorationNoise:
         shape = env.num_envs, env.single_action_space.shape[0]
         rng = np.random.default_rng(args.seed)
-        return ExplorationNoise(kind, *shape, rng, params.exploration_rho, params.exploration_hold)
+        return ExplorationNoise(kind, *shape, rng, rho, params.exploration_hold)
 
     players: dict[str, Act | None] = {"base policy": None, "without noise": acting(actor)}
     for part in PARTS:
