@@ -105,3 +105,82 @@ def test_rings_that_pack_their_rows_in_another_order_are_refused():
     other = ReplaySchema(columns | last, schema().observation_keys)
     with pytest.raises(ValueError, match="different columns"):
         SymmetricReplay(FrameRing(schema(extras=True), 10), FrameRing(other, 10))
+
+
+# --- a share of successes ------------------------------------------------------------------------
+
+
+def ring_of_outcomes(outcomes, seed=0, capacity=200):
+    """Episode 10 + k succeeded if outcome k says so."""
+    columns = {**schema().columns, "succeeded": ColumnSpec((), "bool")}
+    keys = ["observation.state", "observation.environment_state"]
+    ring = FrameRing(ReplaySchema(columns, keys), capacity, seed=seed)
+    for number, succeeded in enumerate(outcomes, 10):
+        add_outcome(ring, number, succeeded)
+    return ring
+
+
+def add_outcome(ring, number, succeeded):
+    episode = {**make_episode(number, 10, True), "succeeded": np.full(11, succeeded)}
+    ring.add_episodes(episode, [10], GAMMA)
+
+
+def offline_successes():
+    ring = ring_of_outcomes([])
+    add_outcome(ring, 0, True)
+    return ring
+
+
+def test_successes_take_a_share_of_the_offline_half():
+    outcomes = [True, False, False, True, False]
+    replay = SymmetricReplay(offline_successes(), ring_of_outcomes(outcomes, 1), 0.25)
+    episodes = [episodes_of(replay.sample(64, 3, GAMMA)) for _ in range(20)]
+    for drawn in episodes:
+        assert (drawn[:16] == 0).all()
+        assert (drawn[32:] >= 10).all()
+    assert torch.cat([drawn[16:32] for drawn in episodes]).unique().tolist() == [10, 13]
+    assert torch.cat([drawn[32:] for drawn in episodes]).unique().tolist() == list(range(10, 15))
+    batch = replay.sample(64, 3, GAMMA)
+    assert batch["succeeded"][:32].all()
+    assert all(len(value) == 64 for value in batch.values())
+
+
+def test_the_whole_offline_half_may_be_successes():
+    replay = SymmetricReplay(offline_successes(), ring_of_outcomes([False, True], 1), 0.5)
+    episodes = episodes_of(replay.sample(7, 1, GAMMA))
+    assert (episodes[:3] == 11).all()
+    assert (episodes >= 10).all()
+
+
+def test_without_a_success_or_a_share_half_is_offline():
+    for outcomes, share in (([False, False], 0.25), ([True, True], 0.0)):
+        replay, plain = (
+            SymmetricReplay(offline_successes(), ring_of_outcomes(outcomes, 1), it)
+            for it in (share, 0.0)
+        )
+        assert torch.equal(*(it.sample(16, 2, GAMMA)["observation"] for it in (replay, plain)))
+
+
+def test_successes_come_and_go_with_their_episodes(tmp_path):
+    ring = ring_of_outcomes([True, False], capacity=33)  # three episodes
+    known = []
+    for number, succeeded in ((12, True), (13, False), (14, False), (15, False)):
+        known.append(ring.succeeded_rows().tolist())
+        add_outcome(ring, number, succeeded)
+        if number == 13:
+            ring.save(tmp_path)
+    assert known == [[*range(10)], [*range(10), *range(22, 32)], [*range(22, 32)], [*range(22, 32)]]
+    assert ring.succeeded_rows().tolist() == []
+    ring.load(tmp_path)
+    held = ring.column("observation.state", ring.succeeded_rows())[:, 0] // 1000
+    assert held.unique().tolist() == [12]
+    ring.clear()
+    assert ring.succeeded_rows().tolist() == []
+
+
+def test_a_ring_that_is_loaded_knows_its_own_successes(tmp_path):
+    ring, other = (ring_of_outcomes(it) for it in ([True, False], [False, True]))
+    assert ring.succeeded_rows().tolist() == [*range(10)]
+    other.save(tmp_path)
+    ring.load(tmp_path)  # as many episodes
+    assert ring.succeeded_rows().tolist() == [*range(11, 21)]

@@ -157,7 +157,8 @@ class ResidualSACUpdate(GradientSteps):
         """(8)-(14): regress every critic onto the on-the-fly target."""
         with torch.no_grad():
             target, distribution = self.td_target(batch)
-        critic, judged = self.networks.critic, (x, batch["base_action"], batch["action"])
+        critic = self.networks.critic
+        judged: tuple[Tensor, ...] = x, batch["base_action"], batch["action"]
         if self.conservative_weight:  # in the same pass, which is quicker than one of its own
             judged = tuple(map(torch.cat, zip(judged, self.policy_rows(batch, x), strict=True)))
         outputs, policy_outputs = critic.outputs(*judged).tensor_split([len(x)], dim=1)
