@@ -104,9 +104,9 @@ class PhaseParams:
         within="[0, 1e6]",
     )
     success_share: float = option(
-        0.25,
-        "Share of each batch that is of successes of training, in place of as many offline rows; 0 "
-        "is formula 6, half of them offline.",
+        0.0,
+        "Share of each batch that is of online episodes that succeeded, in place of as many "
+        "offline rows; 0 is formula 6. At .25 a quarter is offline, a quarter successes.",
         within="[0, 0.5]",
     )
     collection_steps: int = option(
