@@ -135,7 +135,7 @@ class FrameRing(FrameStore):
         stored = self._first_episode, len(self._episode_lengths)
         if self._succeeded_of != stored:  # looked up again only when episodes have come or gone
             rows = self.start_rows()
-            self._succeeded = rows[self.column(SUCCEEDED, rows) > 0]
+            self._succeeded = rows[self.schema.view(self._rows, SUCCEEDED)[rows] > 0]
             self._succeeded_of = stored
         return self._succeeded
 

@@ -36,9 +36,7 @@ def test_the_replay_holds_it_where_a_loss_or_the_replay_asks_for_it():
     columns["terminated"][[3, 6]] = True
     columns["success"][3] = columns["reward"][3] = True  # the first episode
     for weight, share in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.25)):
-        params = ResidualSACParams(
-            residual_dims=[], success_imitation=weight, success_share=share
-        )
+        params = ResidualSACParams(residual_dims=[], success_imitation=weight, success_share=share)
         schema = replay_schema(ResidualNetworks.of_spaces(spaces, box, params), spaces, box)
         replay = make_replay(schema, params, torch.device("cpu"), seed=0)
         store_episodes(replay.online, columns, lengths, params, None)
