@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,22 +22,10 @@ class ChunkRing(FrameRing):
     positive.
     """
 
-    _starts_of: tuple[int, str] | None = None
-
-    def add_episodes(self, *args: Any, **kwargs: Any) -> None:
-        """See `FrameStore.add_episodes`."""
-        self._starts_of = None
-        super().add_episodes(*args, **kwargs)
-
-    def load(self, *args: Any, **kwargs: Any) -> None:
-        """See `FrameStore.load`."""
-        self._starts_of = None
-        super().load(*args, **kwargs)
-
     def clear(self) -> None:
         """See `FrameStore.clear`."""
-        self._starts_of = None
         super().clear()
+        self._starts_of: tuple[object, ...] = ()
 
     def sample_windows(
         self,
@@ -110,23 +97,21 @@ class ChunkRing(FrameRing):
         if tail not in TAILS:
             raise ValueError(f"replay: tail={tail!r} must be {' or '.join(TAILS)}")
         self._index_starts(horizon, tail)
-        index = self._any_of(self._window_starts, batch_size)
+        starts = self._window_starts
+        index = starts[self._numbers(batch_size, len(starts))]
         positive = self._is_positive[index]
         if len(self._positive_starts) and share > 0:
             lacking = math.ceil(share * batch_size) - positive.sum()
             replaced = ~positive & ((~positive).cumsum(0) <= lacking)
-            others = self._any_of(self._positive_starts, batch_size)
+            others = self._positive_starts[self._numbers(batch_size, len(self._positive_starts))]
             index = torch.where(replaced, others, index)
             positive = positive | replaced
         return index, positive
 
-    def _any_of(self, rows: Tensor, number: int) -> Tensor:
-        drawn = torch.randint(len(rows), (number,), generator=self.generator, device=self.device)
-        return rows.index_select(0, drawn)
-
     def _index_starts(self, horizon: int, tail: str) -> None:
         """Which rows may start a window; looked up again only when episodes have come or gone."""
-        if self._starts_of == (horizon, tail):
+        starts_of = (horizon, tail, *self._stored_episodes())
+        if self._starts_of == starts_of:
             return
         lengths = self.episode_lengths
         if not lengths:
@@ -156,4 +141,4 @@ class ChunkRing(FrameRing):
         self._positive_starts = rows[keep & positive]
         self._is_positive = torch.zeros(self.capacity, dtype=torch.bool, device=self.device)
         self._is_positive[rows[positive]] = True
-        self._starts_of = (horizon, tail)
+        self._starts_of = starts_of

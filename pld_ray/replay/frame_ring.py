@@ -132,12 +132,16 @@ class FrameRing(FrameStore):
 
     def succeeded_rows(self) -> Tensor:
         """Of `start_rows` those of episodes that succeeded, by the schema's column `succeeded`."""
-        stored = self._first_episode, len(self._episode_lengths)
+        stored = self._stored_episodes()
         if self._succeeded_of != stored:  # looked up again only when episodes have come or gone
             rows = self.start_rows()
             self._succeeded = rows[self.schema.view(self._rows, SUCCEEDED)[rows] > 0]
             self._succeeded_of = stored
         return self._succeeded
+
+    def _stored_episodes(self) -> tuple[int, int]:
+        """Which episodes are stored since the ring was last empty: the oldest, and how many."""
+        return self._first_episode, len(self._episode_lengths)
 
     def observations(self) -> Tensor:
         """Observation vectors of all that may start a window [len(self), D], oldest first."""
