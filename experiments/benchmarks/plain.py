@@ -15,7 +15,6 @@ PLAIN: dict[str, Any] = {
     "ema_decay": 0.0,
     "success_imitation": 0.0,
     "conservative_weight": 0.0,
-    "success_share": 0.0,
     "log_std_init": -1.0,
     "exploration_rho": 0.9,
 }

@@ -22,7 +22,6 @@ BEFORE: dict[str, Any] = {
     "actor_lr_warmup_updates": 0,
     "conservative_weight": 0.0,
     "conservative_remainder": 0.0,
-    "success_share": 0.0,
 }
 """Options that a run or policy stored by an older release may not name, and what held then."""
 

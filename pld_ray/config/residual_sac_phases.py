@@ -103,12 +103,6 @@ class PhaseParams:
         "Successful base-policy episodes for the offline buffer; 0 trains on online data only.",
         within="[0, 1e6]",
     )
-    success_share: float = option(
-        0.0,
-        "Share of each batch that is of online episodes that succeeded, in place of as many "
-        "offline rows; 0 is formula 6. At .25 a quarter is offline, a quarter successes.",
-        within="[0, 0.5]",
-    )
     collection_steps: int = option(
         8_000,
         "Environment steps after which the base policy's collection ends with fewer successes, but "

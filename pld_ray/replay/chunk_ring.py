@@ -110,7 +110,7 @@ class ChunkRing(FrameRing):
 
     def _index_starts(self, horizon: int, tail: str) -> None:
         """Which rows may start a window; looked up again only when episodes have come or gone."""
-        starts_of = (horizon, tail, *self._stored_episodes())
+        starts_of = (horizon, tail, self._first_episode, len(self._episode_lengths))
         if self._starts_of == starts_of:
             return
         lengths = self.episode_lengths

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pld_ray.columns import SUCCEEDED
 from pld_ray.replay.frame_store import FrameStore
 from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, PackedBatch, ReplaySchema
 
@@ -37,12 +36,6 @@ class FrameRing(FrameStore):
         self._powers = torch.empty(0)
         self._powers_of: tuple[int, float] | None = None
 
-    def clear(self) -> None:
-        """See `FrameStore.clear`."""
-        super().clear()
-        self._succeeded = torch.empty(0, dtype=torch.int64)
-        self._succeeded_of = (0, 0)
-
     def sample(self, batch_size: int, n_step: int = 1, gamma: float = 1.0) -> dict[str, Tensor]:
         """B transitions drawn uniformly with replacement, with their n-step successors.
 
@@ -69,11 +62,6 @@ class FrameRing(FrameStore):
         drawn = self._numbers(batch_size, self._num_starts)
         index = self._starts.index_select(0, (drawn + self._first_start) % self.capacity)
         return self.gather(index, n_step, gamma)
-
-    def draw_succeeded(self, batch_size: int, n_step: int = 1, gamma: float = 1.0) -> PackedBatch:
-        """`draw` among the rows of episodes that succeeded: `succeeded_rows` must not be empty."""
-        rows = self.succeeded_rows()
-        return self.gather(rows[self._numbers(batch_size, len(rows))], n_step, gamma)
 
     def _numbers(self, count: int, below: int) -> Tensor:
         return torch.randint(below, (count,), generator=self.generator, device=self.device)
@@ -129,19 +117,6 @@ class FrameRing(FrameStore):
         """Rows of all transitions that may start a window, oldest first, [len(self)] int64."""
         order = torch.arange(self._num_starts, device=self.device) + self._first_start
         return self._starts[order % self.capacity]
-
-    def succeeded_rows(self) -> Tensor:
-        """Of `start_rows` those of episodes that succeeded, by the schema's column `succeeded`."""
-        stored = self._stored_episodes()
-        if self._succeeded_of != stored:  # looked up again only when episodes have come or gone
-            rows = self.start_rows()
-            self._succeeded = rows[self.schema.view(self._rows, SUCCEEDED)[rows] > 0]
-            self._succeeded_of = stored
-        return self._succeeded
-
-    def _stored_episodes(self) -> tuple[int, int]:
-        """Which episodes are stored since the ring was last empty: the oldest, and how many."""
-        return self._first_episode, len(self._episode_lengths)
 
     def observations(self) -> Tensor:
         """Observation vectors of all that may start a window [len(self), D], oldest first."""

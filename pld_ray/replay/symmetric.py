@@ -1,4 +1,4 @@
-"""Half of each batch from offline data, half from online (formula 6), or less of the former."""
+"""Half of each batch from offline data, half from online (formula 6)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ class SymmetricReplay:
     Args:
         offline: base-policy successes, demonstrations.
         online: what the learner's own policy experienced.
-        success_share: of a batch, which the offline half gives up for online rows of episodes that
-            succeeded, in [0, 0.5]; above 0 the schema has `succeeded`.
 
     Raises:
         ValueError: the schemas differ, or their features were computed by different encoders.
     """
 
-    def __init__(self, offline: FrameRing, online: FrameRing, success_share: float = 0.0) -> None:
+    def __init__(self, offline: FrameRing, online: FrameRing) -> None:
         encoders = [ring.schema.features_fingerprint for ring in (offline, online)]
         if encoders[0] != encoders[1]:
             raise ValueError(
@@ -35,15 +33,13 @@ class SymmetricReplay:
             raise ValueError("replay: the offline and the online ring have different columns")
         self.offline = offline
         self.online = online
-        self.success_share = success_share
 
     def __len__(self) -> int:
         """Transitions that can be sampled, of both rings."""
         return len(self.offline) + len(self.online)
 
     def sample(self, batch_size: int, n_step: int = 1, gamma: float = 1.0) -> dict[str, Tensor]:
-        """(6): B/2 offline rows, of which `success_share` * B may be online rows of successes, then
-        B/2 online rows; all from one ring while the other is empty.
+        """(6): B/2 offline rows, then B/2 online rows; all from one ring while the other is empty.
 
         Returns and raises as `FrameRing.sample`.
         """
@@ -53,13 +49,11 @@ class SymmetricReplay:
         if not len(self.online):
             return self.offline.sample(batch_size, n_step, gamma)
         num_offline = batch_size // 2
-        parts = [self.online.draw(batch_size - num_offline, n_step, gamma)]
-        if self.success_share and len(self.online.succeeded_rows()):
-            succeeded = int(self.success_share * batch_size)
-            parts = [self.online.draw_succeeded(succeeded, n_step, gamma), *parts]
-            num_offline -= succeeded
-        parts = [self.offline.draw(num_offline, n_step, gamma), *parts]
-        return PackedBatch.join(parts).unpack(schema)
+        halves = [
+            self.offline.draw(num_offline, n_step, gamma),
+            self.online.draw(batch_size - num_offline, n_step, gamma),
+        ]
+        return PackedBatch.join(halves).unpack(schema)
 
     def sample_windows(
         self,

@@ -25,7 +25,6 @@ class ResidualSACLearner(OffPolicyLearner):
 
     def build(self) -> None:
         super().build()
-        self.replay.success_share = self.params.success_share
         self.calql = CalQLInitialization(self.gradient_steps, self.replay.offline)
 
     def initialize_critic(

@@ -20,7 +20,6 @@ WITHOUT_OURS = {
     "ema_decay": 0.0,
     "actor_lr_warmup_updates": 0,
     "conservative_weight": 0.0,
-    "success_share": 0.0,
 }
 
 PLD = {
@@ -401,7 +400,6 @@ AS_TRAINED = {
     "ema_decay": 0.998,
     "actor_lr_warmup_updates": 0,
     "conservative_weight": 0.0,
-    "success_share": 0.0,
     "gamma": 0.99,
     "num_critics": 5,
     "exploration_rho": 0.97,

@@ -116,6 +116,14 @@ def test_at_least_a_share_of_the_windows_is_positive():
     assert not none.sample_windows(32, 3, 0.9, 0.5)["positive"].any()
 
 
+def test_a_ring_that_is_loaded_knows_its_own_successes(tmp_path):
+    ring, other = ring_of([episode(1, 4)]), ring_of([episode(2, 4, success=True)])
+    ring.sample_windows(4, 2, 0.9)
+    other.save(tmp_path)
+    ring.load(tmp_path)  # as many episodes
+    assert ring.sample_windows(4, 2, 0.9)["positive"].all()
+
+
 def test_new_episodes_are_seen_and_evicted_ones_are_not(tmp_path):
     ring = ring_of([episode(1, 4), episode(2, 4)], capacity=10)
     ring.sample_windows(4, 2, 0.9)

@@ -24,7 +24,7 @@ def test_each_row_knows_whether_its_episode_succeeded(episodes):
     assert got.tolist() == expected
 
 
-def test_the_replay_holds_it_where_a_loss_or_the_replay_asks_for_it():
+def test_the_replay_holds_it_where_the_loss_asks_for_it():
     """And not elsewhere: replays that were saved without it stay readable."""
     box = gym.spaces.Box(-1, 1, (3,), np.float32)
     spaces = gym.spaces.Dict({"observation.state": box, "base_action": box})
@@ -35,13 +35,13 @@ def test_the_replay_holds_it_where_a_loss_or_the_replay_asks_for_it():
     columns |= {name: np.zeros(rows, bool) for name in flags}
     columns["terminated"][[3, 6]] = True
     columns["success"][3] = columns["reward"][3] = True  # the first episode
-    for weight, share in ((0.0, 0.0), (0.1, 0.0), (0.0, 0.25)):
-        params = ResidualSACParams(residual_dims=[], success_imitation=weight, success_share=share)
+    for weight in (0.0, 0.1):
+        params = ResidualSACParams(residual_dims=[], success_imitation=weight)
         schema = replay_schema(ResidualNetworks.of_spaces(spaces, box, params), spaces, box)
         replay = make_replay(schema, params, torch.device("cpu"), seed=0)
         store_episodes(replay.online, columns, lengths, params, None)
         batch = replay.sample(64, 1, params.gamma)
-        assert ("succeeded" in batch) == bool(weight or share)
-        if weight or share:
+        assert ("succeeded" in batch) == bool(weight)
+        if weight:
             assert torch.equal(batch["succeeded"], batch["mc_return"] > 0)
             assert 0 < batch["succeeded"].float().mean() < 1

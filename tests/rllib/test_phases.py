@@ -96,16 +96,6 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
         lost.initialize()
 
 
-def test_successes_have_their_share_of_what_is_learnt_from(build, cache):
-    algorithm = build(small_config(calql_steps=0, success_share=0.25, offline_cache=cache))
-    algorithm.initialize()
-    replay = local_learner(algorithm).replay
-    while not len(replay.online.succeeded_rows()):
-        algorithm.train()
-    assert replay.success_share == 0.25
-    assert replay.sample(16)["succeeded"][:8].all()  # a quarter offline, a quarter online
-
-
 def test_sac_from_scratch_has_no_base_action(build):
     config = small_config(
         calql_steps=0,

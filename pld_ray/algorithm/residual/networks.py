@@ -268,7 +268,7 @@ class ResidualNetworks(ObservingNetworks):
         columns: dict[str, ColumnSpec] = {}
         if self.discrete_critic is not None:
             columns |= {name: ColumnSpec(()) for name in ("discrete_action", "discrete_penalty")}
-        if self.params.success_imitation or self.params.success_share:
+        if self.params.success_imitation:
             columns[SUCCEEDED] = ColumnSpec((), "bool")
         return columns
 

@@ -20,7 +20,6 @@ PLAIN = {
     "num_critics": 2,
     "ema_decay": 0.0,
     "success_imitation": 0.0,
-    "success_share": 0.0,
     "conservative_weight": 0.0,
     "log_std_init": -1.0,
     "exploration_rho": 0.9,
