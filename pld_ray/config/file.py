@@ -14,10 +14,9 @@ from typing import Any, Literal, get_origin
 
 import yaml
 
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import ConfigError, TrainConfig, residual_sac
 from pld_ray.config.acrlpd_train import check_command, config_class_of
 from pld_ray.config.presets import find_preset
-from pld_ray.config.residual_sac import BEFORE
 from pld_ray.config.seed_names import our_key
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
 from pld_ray.options import as_type, fields_of, fits, from_text, shown, unfit, without_none
@@ -25,7 +24,7 @@ from pld_ray.options.declare import Field
 
 RETIRED: dict[str, Any] = {
     "evaluation.at_final_scale": False,
-    "algorithm.learning_rate_shares": {},
+    **{f"algorithm.{name}": value for name, value in residual_sac.RETIRED.items()},
 }
 """Options that are gone, and with which value they did nothing: a stored run may name them so."""
 
@@ -82,7 +81,7 @@ def read_stored(path: str | os.PathLike[str]) -> Any:
     config_class = config_class_of(mapping)
     algorithm = mapping.get("algorithm")
     if config_class is TrainConfig and isinstance(algorithm, Mapping):
-        mapping = {**mapping, "algorithm": {**BEFORE, **algorithm}}
+        mapping = {**mapping, "algorithm": {**residual_sac.BEFORE, **algorithm}}
     return checked(decode(config_class, mapping, f"{path}: "), path)
 
 

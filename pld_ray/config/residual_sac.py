@@ -25,6 +25,10 @@ BEFORE: dict[str, Any] = {
 }
 """Options that a run or policy stored by an older release may not name, and what held then."""
 
+RETIRED: dict[str, Any] = {"learning_rate_shares": {}, "success_share": 0.0}
+"""Options that such a one may name and that are gone, with the value with which they did nothing;
+no policy acts by them."""
+
 
 @dataclass
 class ResidualSACParams(LearnerParams, PhaseParams):

@@ -8,6 +8,7 @@ weights.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -177,21 +178,27 @@ def load_networks(
         actions: of the environment.
 
     Raises:
-        ConfigError: the weights are missing, damaged or of other networks.
+        ConfigError: the weights are missing, damaged or of other networks, or a parameter is none
+            that this release or an older one has.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from pld_ray.algorithm.residual.networks import ResidualNetworks
-    from pld_ray.config import ResidualSACParams
-    from pld_ray.config.residual_sac import BEFORE
+    from pld_ray.config.residual_sac import BEFORE, RETIRED, ResidualSACParams
     from pld_ray.networks.encoders.weights import with_weights_of
 
-    params = with_weights_of(folder, settings["networks"]["params"])
+    stored = with_weights_of(folder, settings["networks"]["params"])
+    params = {**BEFORE, **{name: value for name, value in stored.items() if name not in RETIRED}}
+    for name in params.keys() - {field.name for field in dataclasses.fields(ResidualSACParams)}:
+        raise ConfigError(
+            f"{folder / CONFIG}: networks.params.{name} is none of the parameters that this "
+            "pld-ray has: read it with the one that exported it"
+        )
     networks = ResidualNetworks.of_spaces(
         spaces,
         actions,
-        ResidualSACParams(**{**BEFORE, **params}),
+        ResidualSACParams(**params),
         tasks=tuple(settings["networks"].get("tasks", ())),
     )
     networks.keep_what_acts()

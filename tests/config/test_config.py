@@ -34,6 +34,7 @@ def test_an_option_that_is_gone_is_read_where_it_did_nothing_and_refused_elsewhe
     path = tmp_path / "config.yaml"
     path.write_text(dump_config(TrainConfig()) + "\n")
     stored = path.read_text().replace("evaluation:\n", "evaluation:\n  at_final_scale: false\n")
+    stored = stored.replace("algorithm:\n", "algorithm:\n  success_share: 0.0\n")
     path.write_text(stored)
     assert load_config(TrainConfig, [f"--config_path={path}"]) == TrainConfig()
     path.write_text(stored.replace("at_final_scale: false", "at_final_scale: true"))

@@ -23,7 +23,7 @@ from tiny_run import SMALL, STATES, evaluated_actions
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.cli import main
-from pld_ray.config import PolicyConfig, ResidualSACParams, TrainConfig
+from pld_ray.config import ConfigError, PolicyConfig, ResidualSACParams, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.file import load_config
 from pld_ray.jobs.build import build_algorithm
@@ -137,6 +137,25 @@ def residual_folder(folder):
     state = networks.acting_state()
     write_residual(folder, state, settings, environment, PolicyConfig(type="none"))
     return load_residual(folder)
+
+
+def test_a_policy_of_an_older_release_acts_as_it_did(tmp_path):
+    acting = residual_folder(tmp_path)
+    path = tmp_path / "config.json"
+    stored = json.loads(path.read_text())
+    params = stored["networks"]["params"]
+    del params["conservative_weight"]  # came later
+    params |= {"success_share": 0.25, "learning_rate_shares": {"actor": 0.1}}  # are gone
+    path.write_text(json.dumps(stored))
+    observation = {"observation.state": np.float32([np.linspace(-1, 1, 6)])}
+    older = load_residual(tmp_path)
+    assert np.array_equal(older.predict(observation), acting.predict(observation))
+    params["of_tomorrow"] = 1
+    path.write_text(json.dumps(stored))
+    with pytest.raises(
+        ConfigError, match=r"config\.json: networks\.params\.of_tomorrow is none of"
+    ):
+        load_residual(tmp_path)
 
 
 def test_lerobot_rollout_runs_base_and_residual_on_a_robot(lerobot, tmp_path, monkeypatch):
