@@ -6,8 +6,9 @@ this one dataclass, so a parameter has the same name and default wherever it app
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self
 
 from pld_ray.config.learner import LearnerParams
 from pld_ray.config.residual_sac_checks import validate_params
@@ -166,6 +167,18 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         "One encoder for actor and critics, trained by the critics alone; False gives each its "
         "own.",
     )
+
+    @classmethod
+    def of_stored(cls, params: Mapping[str, Any]) -> Self:
+        """Those of a policy that this or an older release stored: it acts as it did.
+
+        Raises:
+            ValueError: naming a parameter that neither has.
+        """
+        known = {**BEFORE, **{name: params[name] for name in params if name not in RETIRED}}
+        for name in known.keys() - {field.name for field in fields(cls)}:
+            raise ValueError(f"{name} is none of the parameters that this pld-ray has")
+        return cls(**known)
 
     def validate(self) -> None:
         """Raise ValueError on the first field outside its range."""

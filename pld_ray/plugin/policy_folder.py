@@ -8,7 +8,6 @@ weights.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import shutil
@@ -185,20 +184,20 @@ def load_networks(
     from safetensors.torch import load_file
 
     from pld_ray.algorithm.residual.networks import ResidualNetworks
-    from pld_ray.config.residual_sac import BEFORE, RETIRED, ResidualSACParams
+    from pld_ray.config import ResidualSACParams
     from pld_ray.networks.encoders.weights import with_weights_of
 
     stored = with_weights_of(folder, settings["networks"]["params"])
-    params = {**BEFORE, **{name: value for name, value in stored.items() if name not in RETIRED}}
-    for name in params.keys() - {field.name for field in dataclasses.fields(ResidualSACParams)}:
+    try:
+        params = ResidualSACParams.of_stored(stored)
+    except ValueError as error:
         raise ConfigError(
-            f"{folder / CONFIG}: networks.params.{name} is none of the parameters that this "
-            "pld-ray has: read it with the one that exported it"
-        )
+            f"{folder / CONFIG}: networks.params.{error}: read it with the one that exported it"
+        ) from None
     networks = ResidualNetworks.of_spaces(
         spaces,
         actions,
-        ResidualSACParams(**params),
+        params,
         tasks=tuple(settings["networks"].get("tasks", ())),
     )
     networks.keep_what_acts()

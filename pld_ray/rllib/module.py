@@ -69,7 +69,7 @@ class ResidualModule(NetworksModule):
         return ResidualNetworks.of_spaces(
             self.observation_space,
             self.action_space,
-            ResidualSACParams(**self.model_config["params"]),
+            ResidualSACParams.of_stored(self.model_config["params"]),
             self.model_config["seed"],
             self.model_config.get("tasks", ()),
         )

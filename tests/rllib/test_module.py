@@ -53,3 +53,14 @@ def test_the_names_of_a_checkpoint_are_those_of_earlier_releases():
 def test_networks_of_another_shape_are_not_taken():
     with pytest.raises(RuntimeError, match="size mismatch"):
         make_module().set_state(make_module(hidden_dims=[8]).get_state())
+
+
+def test_a_checkpoint_of_an_older_release_is_read_as_it_was(tmp_path):
+    module = make_module(ema_decay=0.0)
+    params = module.model_config["params"]
+    del params["ema_decay"]  # came later, and is not 0 by default
+    params["success_share"] = 0.25  # is gone
+    module.save_to_path(tmp_path)
+    again = ResidualModule.from_checkpoint(tmp_path)
+    assert again.networks.params.ema_decay == 0
+    assert torch.equal(again.networks.actor.head.weight, module.networks.actor.head.weight)
