@@ -168,6 +168,8 @@ def check_key(key: str, known: list[str], where: str) -> None:
     free = tuple(name[:-1] for name in known if name.endswith(".*"))
     if key.startswith(free) and key not in free:
         return
+    if key in RETIRED:
+        raise ConfigError(f"{where}{key} does not exist any more: use the release that had it")
     elsewhere = our_key(key[:200], known)
     close = [elsewhere] if elsewhere else []
     close = close or difflib.get_close_matches(key[:200], known, n=1, cutoff=0.5)

@@ -42,6 +42,9 @@ def test_an_option_that_is_gone_is_read_where_it_did_nothing_and_refused_elsewhe
         load_config(TrainConfig, [f"--config_path={path}"])
     with pytest.raises(ConfigError, match=r"evaluation\.at_final_scale does not exist"):
         load_config(TrainConfig, ["--evaluation.at_final_scale=false"])
+    path.write_text(stored.replace("success_share: 0.0", "success_share: 0.25"))
+    with pytest.raises(ConfigError, match=r"algorithm\.success_share does not exist any more: use"):
+        read_stored(path)
 
 
 def test_a_stored_run_is_as_it_was_when_it_lacks_options_that_came_later(tmp_path):
