@@ -18,7 +18,14 @@ from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, write_manifest
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
-from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
+from pld_ray.jobs.loop_state import (
+    BEST,
+    LoopState,
+    agree_with_best,
+    load_first,
+    loop_state,
+    note_evaluation,
+)
 from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
@@ -118,25 +125,30 @@ class FinetuneLoop:
                     self.save(f"step_{trainer.updates:09d}")
                 if stop.requested:
                     break
+            else:
+                self._evaluate_when_due()  # a stop may have come before the last one
         return trainer.updates >= config.total_steps
 
     def _evaluate_when_due(self) -> None:
         """Keep the weights as `best` if they are the best so far."""
         interval, total = self.config.evaluation.interval_steps, self.config.total_steps
-        if not self.state.evaluation_due(self.trainer.updates, interval, total):
+        state, updates, due = self.state, self.trainer.updates, self.state.next_evaluation
+        if not state.evaluation_due(updates, interval, total):
             return
-        folder = self.save(CANDIDATE)
+        folder = self.save(CANDIDATE, next_evaluation=due)
         found = self.evaluate(folder)
+        state.evaluated_at = updates
         if not self.trainer.ranks.first:
             return
         success, loss = found.get("eval/success", 0.0), found.get("eval/loss")
-        best = self.state.best_loss
-        tied = success == self.state.best_success
-        if success > self.state.best_success or (
+        best = state.best_loss
+        tied = success == state.best_success
+        is_best = success > state.best_success or (
             tied and (loss is None or best is None or loss <= best)
-        ):
-            self.state.best_success, self.state.best_loss = success, loss
-            self.run_dir.rename_checkpoint(CANDIDATE, "best")
+        )
+        if is_best:
+            state.best_success, state.best_loss = success, loss
+        note_evaluation(self.run_dir, CANDIDATE, state, is_best)
         self.record(found)
 
     def evaluate(self, checkpoint: pathlib.Path | str) -> dict[str, float]:
@@ -168,7 +180,7 @@ class FinetuneLoop:
         self.writer.settle()
         if not self.trainer.ranks.first:
             return {}
-        best = self.run_dir.checkpoints / "best"
+        best = self.run_dir.checkpoints / BEST
         chosen = best if best.exists() else final
         start = self.state.start or {}
         seconds = max(self.state.train_wall_s, 1e-9)
@@ -193,8 +205,12 @@ class FinetuneLoop:
 
     # --- files -----------------------------------------------------------------------------------
 
-    def save(self, name: str) -> pathlib.Path:
+    def save(self, name: str, **other: int) -> pathlib.Path:
         """Begin a checkpoint in both forms; all ranks give their parts, the first one writes.
+
+        Args:
+            name: of the checkpoint.
+            other: what its state has otherwise than the loop's.
 
         Raises:
             RunError: the one before could not be written.
@@ -202,7 +218,7 @@ class FinetuneLoop:
         self.writer.settle()
         components = self.trainer.components()
         if components is not None:
-            state = asdict(self.state)
+            state = asdict(self.state) | other
             self.writer.begin(lambda: self._write(name, components, state))
         return self.run_dir.checkpoints / name
 
@@ -237,6 +253,8 @@ class FinetuneLoop:
                 raise damage
             self.trainer.load(path / COMPONENTS)
             self.state = loop_state(path, FinetuneState)
+            if ranks.first:
+                agree_with_best(self.run_dir, self.state, path)
 
         loaded = load_first(ranks.share(self.run_dir.find_checkpoints()), load, self.logger)
         if ranks.first:

@@ -11,9 +11,17 @@ from typing import Any, Self
 from pld_ray.config import TrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.evaluation.play import EpisodeResult, success_rate
-from pld_ray.files.manifest import CheckpointError, damaged
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.manifest import CheckpointError, add_to_manifest, damaged
 from pld_ray.runs.layout import TRAINER_FILE
-from pld_ray.runs.run_dir import trainer_state
+from pld_ray.runs.run_dir import RunDir, checkpoint_steps, trainer_state
+
+BEST = "best"
+"""Checkpoint with the highest validation success."""
+BEST_FIELDS = ("best_success", "best_loss")
+"""Of a state: what `best` is worth."""
+FOUND = (*BEST_FIELDS, "validation_base", "next_evaluation", "evaluated_at")
+"""Of a state: what an evaluation tells, and that it is over."""
 
 
 @dataclass
@@ -28,6 +36,8 @@ class LoopState:
     """Success of the frozen base policy on the validation states, once it has played them."""
     next_evaluation: int = 0
     """Environment steps."""
+    evaluated_at: int = -1
+    """Environment steps of the newest weights whose evaluation is over."""
     next_checkpoint: int = 0
     """Environment steps."""
     train_wall_s: float = 0.0
@@ -48,14 +58,15 @@ class LoopState:
         return success_rate([EpisodeResult.of_row(row) for row in self.base_rows])
 
     def evaluation_due(self, env_steps: int, interval: int, total: int) -> bool:
-        """Whether an evaluation is due, always at the end; the next one is `interval` later.
+        """Whether an evaluation is due, once at the end; the next one is `interval` later.
 
         Args:
             env_steps: done.
             interval: environment steps between evaluations; 0 evaluates at the end alone.
             total: environment steps of the run.
         """
-        due = env_steps >= total or (interval > 0 and env_steps >= self.next_evaluation)
+        at_end = env_steps >= total and self.evaluated_at < env_steps
+        due = at_end or (interval > 0 and env_steps >= self.next_evaluation)
         self.next_evaluation = next_multiple(self.next_evaluation, env_steps, interval)
         return due
 
@@ -86,6 +97,38 @@ def loop_state[T: LoopState](checkpoint: pathlib.Path, kind: type[T]) -> T:
         return kind(**trainer_state(checkpoint))
     except TypeError as error:
         raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None
+
+
+def note_evaluation(run: RunDir, candidate: str, state: LoopState, is_best: bool) -> None:
+    """Write into the checkpoint `candidate` what its evaluation found; the best one becomes `best`.
+
+    It was saved before it was evaluated. A run that is killed goes on from it, often: it must not
+    take a worse policy for the best then, nor evaluate this one again.
+    """
+    folder = run.checkpoints / candidate
+    found = {name: getattr(state, name) for name in FOUND if hasattr(state, name)}
+    write_json_atomically(folder / TRAINER_FILE, trainer_state(folder) | found)
+    add_to_manifest(folder, TRAINER_FILE)
+    if is_best:
+        run.rename_checkpoint(candidate, BEST)
+
+
+def agree_with_best(run: RunDir, state: LoopState, loaded: pathlib.Path) -> None:
+    """Let the state of the checkpoint `loaded` know what `best` is worth.
+
+    It may have been found out after `loaded` was saved. A `best` that is newer will be set aside,
+    and the next policy is the best there is, whatever an earlier one was worth.
+    """
+    best = run.checkpoints / BEST
+    there = best.is_dir() and checkpoint_steps(best)[0] <= checkpoint_steps(loaded)[0]
+    try:
+        known = loop_state(best, type(state)) if there else type(state)()
+    except CheckpointError:  # of `best` alone, which the end of the run looks at
+        return
+    if known.best_success >= state.best_success or not there:
+        for name in BEST_FIELDS:
+            if hasattr(state, name):
+                setattr(state, name, getattr(known, name))
 
 
 def load_first(

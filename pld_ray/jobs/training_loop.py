@@ -16,7 +16,7 @@ from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.base_evaluation import BaseEvaluation
 from pld_ray.jobs.buffer_dump import BufferDump
-from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
+from pld_ray.jobs.loop_state import BEST, LoopState, agree_with_best, load_first, loop_state
 from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import (
     LEARNER_KEYS,
@@ -104,6 +104,7 @@ class TrainingLoop:
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
             self._go_back(0, keep=-1)
             return None
+        agree_with_best(self.run_dir, self.state, loaded)
         steps = self.algorithm.env_steps
         self._go_back(steps, keep=steps, updates=self.algorithm.updates)
         self.logger.info("resumed %s at %d steps", loaded, steps)
@@ -242,9 +243,11 @@ class TrainingLoop:
         policy, if there is one, was evaluated at the start."""
         algorithm, run = self.algorithm, self.run_dir
         env_steps, updates = algorithm.env_steps, algorithm.updates
+        if env_steps >= self.config.total_steps:  # a stop may have come before the last one
+            self.validation.step(self.state, lambda: None)
         self.base_evaluation.finish(self.state)
         final = self.save("final")
-        best = run.checkpoints / "best"
+        best = run.checkpoints / BEST
         chosen = best if best.exists() else final
         if chosen == best:
             try:
@@ -306,7 +309,7 @@ class TrainingLoop:
         if self.dump is not None:
             self.dump.close(self.algorithm.env_steps)
         path = self.run_dir.save_checkpoint(
-            self.algorithm.save_checkpoint, name, asdict(self.state)
+            self.algorithm.save_checkpoint, name, asdict(self.state) | self.validation.unfinished
         )
         self.logger.info("checkpoint %s at %d steps", path, self.algorithm.env_steps)
         return path

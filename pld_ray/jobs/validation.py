@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pld_ray.config import TrainConfig
 from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.requests import Contestant, Evaluation, Results
-from pld_ray.jobs.loop_state import LoopState
+from pld_ray.jobs.loop_state import LoopState, note_evaluation
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.run_dir import RunDir
 
@@ -48,11 +48,18 @@ class Validation:
         self._running: Evaluation | None = None
         self._env_steps = 0
         """Of the weights that are being evaluated."""
+        self._due: int | None = None
+        """When what is being played fell due."""
 
     @property
     def goes_on(self) -> bool:
         """One is being played."""
         return self._running is not None
+
+    @property
+    def unfinished(self) -> dict[str, int]:
+        """For a checkpoint's state: what is being played is due again if the run goes on there."""
+        return {} if self._due is None else {"next_evaluation": self._due}
 
     def step(self, state: LoopState, on_wait: Callable[[], None]) -> dict[str, float]:
         """Begin an evaluation when one is due, and take the result of one that is over.
@@ -68,13 +75,14 @@ class Validation:
         """
         steps, interval = self.algorithm.env_steps, self.config.evaluation.interval_steps
         total = self.config.total_steps
-        ended = steps >= total
+        ended, due = steps >= total, state.next_evaluation
         if self.algorithm.updates and state.evaluation_due(steps, interval, total):
             if ended and self._running is not None:  # the last one must not be missed
                 self._conclude(self._running.wait(), state)
             if self._running is not None:
                 self._logger.warning("the last evaluation is not over yet: this one is left out")
             else:
+                self._due = due
                 self._save(CANDIDATE)
                 self._env_steps = self.algorithm.env_steps
                 self._running = self._begin(state)
@@ -99,7 +107,7 @@ class Validation:
     def _conclude(self, results: Results | None, state: LoopState) -> dict[str, float]:
         if results is None:
             return {}
-        self._running = None
+        self._running = self._due = None
         figures: dict[str, float] = {}
         if "base" in results:
             state.validation_base = success_rate(results["base"])
@@ -110,8 +118,9 @@ class Validation:
             assert state.validation_base is not None
             success = state.validation_base
         figures |= {"eval/residual_success": success, "eval/n_episodes": len(self.states)}
-        if success >= state.best_success:
-            state.best_success = success
-            self.run_dir.rename_checkpoint(CANDIDATE, "best")
+        is_best = success >= state.best_success
+        state.best_success = max(success, state.best_success)
+        state.evaluated_at = self._env_steps
+        note_evaluation(self.run_dir, CANDIDATE, state, is_best)
         self._record(figures, self._env_steps)
         return figures
