@@ -1,7 +1,8 @@
 """What a resumed sweep knows of its trials: our own JSON in their folders, nothing of Tune's.
 
     point.json   written by the trial: its point, and the checkpoint it told Tune of last
-    ended.json   written by the driver when Tune is done with a trial: its last figures
+    ended.json   written by the driver when Tune is done with a trial, or the sweep's time is up:
+                 its last figures
 
 A resumed sweep gives Tune everything again. A trial that has ended tells its last figures at once;
 one that was cut off goes on in its folder. Schedulers and searchers see every result that way.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from ray.tune import Callback
@@ -31,10 +33,14 @@ class EndedTrials(Callback):
         self.trials = trials
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        folder = self.trials / str(trial)
-        if folder.is_dir():
-            figures = {k: v for k, v in (trial.last_result or {}).items() if is_metric(v)}
-            write_json_atomically(folder / ENDED_FILE, figures)
+        note_ended(self.trials / str(trial), trial.last_result)
+
+
+def note_ended(folder: pathlib.Path, result: Mapping[str, Any] | None) -> None:
+    """Write down that a trial has ended, with its last figures; without any at no step."""
+    if folder.is_dir():
+        figures = {k: v for k, v in (result or {}).items() if is_metric(v)}
+        write_json_atomically(folder / ENDED_FILE, figures or {"env_steps": 0})
 
 
 def ended_figures(folder: pathlib.Path) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from ray import tune
 
 from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, TRIALS, trial_folder
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.runs.status import FAILED, FINISHED, STOPPED, read_status
+from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, STOPPED, read_status
 from pld_ray.sweep.config import label
 from pld_ray.sweep.ended import ended_figures, known_points
 
@@ -85,12 +85,18 @@ def failure_of(folder: pathlib.Path, error: Exception | None) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]
 
 
-def summarize(rows: Sequence[Row], num_trials: int) -> dict[str, Any]:
-    """Counts and the best trial; `interrupted` while trials are open or were not begun."""
+def summarize(rows: Sequence[Row], num_trials: int, over: bool = False) -> dict[str, Any]:
+    """Counts and the best trial.
+
+    Args:
+        rows: see `trial_rows`.
+        num_trials: of the sweep.
+        over: its time was up. Else it is `interrupted` while trials are open or were not begun.
+    """
     counts = {state: sum(row["state"] == state for row in rows) for state in ENDED}
     left = num_trials - sum(counts.values())
     return {
-        "state": "interrupted" if left else "finished",
+        "state": INTERRUPTED if left and not over else FINISHED,
         "num_trials": num_trials,
         **{f"num_{state.replace(' ', '_')}": count for state, count in counts.items()},
         "num_open": left,

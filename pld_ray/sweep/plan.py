@@ -18,7 +18,7 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 from ray.tune.search import Searcher
-from ray.tune.stopper import TrialPlateauStopper
+from ray.tune.stopper import CombinedStopper, TimeoutStopper, TrialPlateauStopper
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import encode
@@ -119,7 +119,8 @@ def scheduler(sweep: Sweep) -> TrialScheduler:
         )
     if settings.type == "hyperband":
         # its brackets count from 1: evaluations, of which every report is one
-        evaluations = max(1, longest // max(1, sweep.base.evaluation.interval_steps))
+        # and the last one comes at the end, whether or not the interval divides it
+        evaluations = max(1, math.ceil(longest / max(1, sweep.base.evaluation.interval_steps)))
         return HyperBandScheduler(
             **{**common, "time_attr": "training_iteration"},
             max_t=evaluations,
@@ -157,18 +158,31 @@ class WithinBounds:
         return config
 
 
-def stopper(config: SweepConfig) -> tune.Stopper | None:
-    """The plateau rule; the other rules are the trial's own."""
+class WallTime(TimeoutStopper):
+    """Tune's own for `time_budget_s`, which remembers whether it ended the sweep."""
+
+    over = False
+
+    def stop_all(self) -> bool:
+        self.over = bool(super().stop_all())
+        return self.over
+
+
+def stopper(config: SweepConfig, wall_time: WallTime | None = None) -> tune.Stopper:
+    """The plateau rule and the sweep's wall time; the other rules are the trial's own."""
     stop = config.stop
-    if stop.plateau_evaluations is None:
-        return None
-    return TrialPlateauStopper(
-        config.metric,
-        std=stop.plateau_std,
-        num_results=stop.plateau_evaluations,
-        grace_period=stop.plateau_evaluations,
-        mode="max",
-    )
+    rules: list[tune.Stopper] = [] if wall_time is None else [wall_time]
+    if stop.plateau_evaluations is not None:
+        rules.append(
+            TrialPlateauStopper(
+                config.metric,
+                std=stop.plateau_std,
+                num_results=stop.plateau_evaluations,
+                grace_period=stop.plateau_evaluations,
+                mode="max",
+            )
+        )
+    return CombinedStopper(*rules)
 
 
 def roles(sweep: Sweep, config: TrainConfig) -> list[tuple[str, Resources]]:

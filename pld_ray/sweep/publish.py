@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pld_ray.config import ConfigError
+from pld_ray.runs.status import FINISHED
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.tags import process_tags
@@ -57,7 +58,7 @@ def open_sweep_run(
 def publish(
     tracker: MlflowRun, folder: pathlib.Path, summary: Mapping[str, Any], env_steps: int
 ) -> None:
-    """Log counts and tables; once no trial is open, a metric per setting, the report and the note.
+    """Log counts and tables; once the sweep is over, a metric per setting, the report and the note.
 
     Args:
         tracker: of the sweep.
@@ -70,7 +71,7 @@ def publish(
     tracker.log_metrics(counts, env_steps)
     for name in ("trials.csv", "summary.json", "sweep.yaml", "base.yaml"):
         tracker.log_artifact(folder / name)
-    if summary["num_open"]:
+    if summary["state"] != FINISHED:
         return  # who stops a sweep waits for its end
     made = report(folder, tracker.tracking_uri)
     if made is None:

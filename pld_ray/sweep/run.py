@@ -30,12 +30,13 @@ from pld_ray.runs.layout import (
     SWEEP_CONFIG_FILE,
     SWEEP_FILE,
     TRIALS,
+    trial_folder,
 )
 from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, RUNNING, failure_reason, write_status
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig
-from pld_ray.sweep.ended import EndedTrials, known_points
+from pld_ray.sweep.ended import EndedTrials, ended_figures, known_points, note_ended
 from pld_ray.sweep.folder import TrialName, load_folder, write_record
 from pld_ray.sweep.outcome import as_csv, summarize, trial_rows
 from pld_ray.sweep.progress import SweepProgress
@@ -141,6 +142,8 @@ class _Driver:
     def __init__(self, sweep: Sweep, folder: pathlib.Path, resumed: bool) -> None:
         self.sweep, self.folder, self.resumed = sweep, folder, resumed
         self.started = time.time()
+        seconds = sweep.config.stop.wall_time_s
+        self.wall_time = None if seconds is None else plan.WallTime(seconds)
         self.logger = setup_logging(folder)
         write_to_log(logging.getLogger("ray.tune"), self.logger)  # a dead trial is forty lines
         self.lock = FolderLock(folder)
@@ -186,6 +189,7 @@ class _Driver:
 
     def _fit(self) -> tune.ResultGrid:
         config = self.sweep.config
+        os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")  # relative paths stay what they are
         os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # our own files suffice
         os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # `SweepProgress` is the display
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
@@ -207,7 +211,6 @@ class _Driver:
                 scheduler=plan.scheduler(self.sweep),
                 num_samples=plan.num_trials(self.sweep) if is_search else 1,
                 max_concurrent_trials=config.max_concurrent,
-                time_budget_s=config.stop.wall_time_s,
                 # a new process imports for ten seconds; but a paused trial holds its folder in one
                 reuse_actors=config.scheduler.type in ("none", "asha"),
                 trial_name_creator=TrialName(self.folder),
@@ -216,7 +219,7 @@ class _Driver:
             run_config=tune.RunConfig(
                 name=state.name,
                 storage_path=str(self.folder),
-                stop=plan.stopper(config),
+                stop=plan.stopper(config, self.wall_time),
                 failure_config=tune.FailureConfig(max_failures=config.max_failures),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
                 callbacks=[
@@ -234,10 +237,13 @@ class _Driver:
     # --- ends ------------------------------------------------------------------------------------
 
     def _conclude(self, results: tune.ResultGrid) -> dict[str, Any]:
+        over = self.wall_time is not None and self.wall_time.over
+        if over:  # Tune ends such trials without a word
+            self._note_stopped(results)
         rows = trial_rows(self.folder, results)
         summary = {
             "name": self.sweep.config.name,
-            **summarize(rows, plan.num_trials(self.sweep)),
+            **summarize(rows, plan.num_trials(self.sweep), over),
             "wall_s": round(time.time() - self.started, 1),
             "mlflow_tracking_uri": self.tracker.tracking_uri if self.tracker else None,
             "mlflow_run_id": self.tracker.run_id if self.tracker else None,
@@ -250,6 +256,13 @@ class _Driver:
             publish(self.tracker, self.folder, summary, env_steps)
         self.logger.info("the sweep is %s after %.0f s", summary["state"], summary["wall_s"])
         return summary
+
+    def _note_stopped(self, results: tune.ResultGrid) -> None:
+        """What the end of the sweep's time cut short has ended, with its last figures."""
+        for result in results:
+            folder = trial_folder(self.folder, pathlib.Path(result.path).name)
+            if result.error is None and ended_figures(folder) is None:
+                note_ended(folder, result.metrics)
 
     def _close_lost(self, failed: list[dict[str, Any]]) -> None:
         """A trial that was killed for good could not close its MLflow run."""

@@ -40,6 +40,12 @@ def sqlite_uri(folder: str | os.PathLike[str]) -> str:
     return f"sqlite:///{pathlib.Path(folder).resolve() / 'mlflow.db'}"
 
 
+def absolute(tracking_uri: str) -> str:
+    """The URI; that of a sqlite file with its whole path, for processes that start elsewhere."""
+    path = sqlite_path(tracking_uri)
+    return tracking_uri if path is None else f"sqlite:///{path}"
+
+
 def sqlite_path(tracking_uri: str) -> pathlib.Path | None:
     """The file of a sqlite tracking URI; None for any other kind."""
     prefix = "sqlite:///"

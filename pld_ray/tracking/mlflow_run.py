@@ -11,7 +11,13 @@ from typing import Any
 
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE, PROGRESS_FILE, TRAINER_FILE
-from pld_ray.tracking.mlflow_record import read_record, sqlite_path, sqlite_uri, write_record
+from pld_ray.tracking.mlflow_record import (
+    absolute,
+    read_record,
+    sqlite_path,
+    sqlite_uri,
+    write_record,
+)
 from pld_ray.tracking.mlflow_send import relative_path
 from pld_ray.tracking.mlflow_store import checked_tags, create_run
 from pld_ray.tracking.mlflow_values import flatten_params
@@ -80,7 +86,7 @@ class MlflowRun:
         journal: Journal | None = None,
     ) -> None:
         self.run_dir = pathlib.Path(run_dir).resolve()
-        self.tracking_uri = tracking_uri or sqlite_uri(store_dir or self.run_dir)
+        self.tracking_uri = absolute(tracking_uri or sqlite_uri(store_dir or self.run_dir))
         self._finished = False
         all_tags = dict(tags or {})
         if parent_run_id is not None:

@@ -22,6 +22,7 @@ from pld_ray.sweep.plan import (
     num_trials,
     param_space,
     rungs,
+    scheduler,
     sweep_points,
 )
 from pld_ray.sweep.space import points, with_points_type
@@ -189,6 +190,15 @@ def test_asha_compares_at_powers_of_the_reduction_factor(load):
         {"space": UTD, "scheduler": {"type": "asha", "grace_steps": 1000, "reduction_factor": 3}}
     )
     assert rungs(sweep.config, 30_000) == [1000, 3000, 9000, 27_000]
+
+
+def test_hyperband_lets_its_last_trial_play_the_evaluation_at_the_end(load):
+    def longest(total_steps):
+        settings = {"total_steps": total_steps, "evaluation.interval_steps": 5000}
+        sweep = load({"space": UTD, "scheduler": {"type": "hyperband"}, "set": settings})
+        return scheduler(sweep)._max_t_attr
+
+    assert (longest(24_000), longest(25_000), longest(1000)) == (5, 5, 1)
 
 
 def test_the_configuration_of_a_trial_that_nothing_tracks_is_read_back(load, tmp_path):

@@ -107,7 +107,9 @@ def kill_first_trial(folder):
     """SIGKILL the process of t0000 after its first checkpoint."""
     victim = folder / "trials" / "t0000"
     wait_for(lambda: list(victim.glob("checkpoints/step_*")), "the first checkpoint")
-    os.kill(json.loads((victim / "run.lock").read_text())["pid"], signal.SIGKILL)
+    pid = json.loads((victim / "run.lock").read_text())["pid"]
+    assert os.readlink(f"/proc/{pid}/cwd") == os.getcwd()  # relative paths of the configuration
+    os.kill(pid, signal.SIGKILL)
 
 
 def check_ended(folder, num_trials):
@@ -246,6 +248,22 @@ def test_a_sweep_that_is_asked_to_stop_says_how_to_go_on(sweep_file, tmp_path):
     assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"
     assert main(["sweep", f"--resume={folder}"]) == 0
     check_ended(folder, 4)
+
+
+@pytest.mark.chaos
+def test_a_sweep_whose_time_is_up_is_concluded(sweep_file, tmp_path):
+    folder = tmp_path / "sweep"
+    flags = ["--stop.wall_time_s=25", "--max_concurrent=1", "--set.total_steps=1000000"]
+    assert main(["sweep", str(sweep_file), f"--output_dir={folder}", *flags]) == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["state"], summary["num_stopped_early"], summary["num_open"]) == (
+        "finished",
+        1,
+        3,
+    )
+    _, parent, (run,) = children(folder)
+    assert (parent.info.status, run.info.status) == ("FINISHED", "FINISHED")
+    assert "1 stopped early" in parent.data.tags["mlflow.note.content"]
 
 
 @pytest.mark.chaos

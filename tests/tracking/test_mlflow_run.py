@@ -47,6 +47,13 @@ def logged(run: MlflowRun):
     return client_of(run).get_run(run.run_id)
 
 
+def test_a_relative_store_is_the_same_from_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with MlflowRun(tmp_path / "run", tracking_uri="sqlite:///mlflow.db") as run:
+        assert run.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
+    assert read_record(tmp_path / "run")["tracking_uri"] == run.tracking_uri
+
+
 def test_logs_params_metrics_and_artifacts(store, tmp_path):
     @dataclasses.dataclass
     class Optimizer:
