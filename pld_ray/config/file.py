@@ -182,7 +182,8 @@ def check_key(key: str, known: list[str], where: str) -> None:
 def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key of `config_class` in nested mappings.
 
-    What follows an option that is a mapping is a single key, dots and all.
+    What follows an option that is a mapping is a single key, dots and all. The option itself is
+    replaced as any other, `{}` empties it; a group keeps the keys that are not given.
     """
     mappings = mappings_of(config_class)
     owner = next((name for name in mappings if key.startswith(f"{name}.")), None)
@@ -192,7 +193,8 @@ def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -
         groups, name = owner.split("."), key.removeprefix(f"{owner}.")
     for group in groups:
         mapping = mapping.setdefault(group, {})
-    if isinstance(value, Mapping) and isinstance(mapping.get(name), dict):
+    is_group = owner is None and key not in mappings
+    if is_group and isinstance(value, Mapping) and isinstance(mapping.get(name), dict):
         mapping[name] |= value
     else:
         mapping[name] = value

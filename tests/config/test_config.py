@@ -198,6 +198,14 @@ def test_mappings_with_keys_of_their_own_survive_the_file(tmp_path):
     assert load_config(TrainConfig, [f"--config_path={path}"]) == config
     assert config.env.kwargs == {"episode_length": 7}
 
+    def learner(*flags):
+        return load_config(TrainConfig, [f"--config_path={path}", *flags]).placement.learner
+
+    assert learner("--placement.learner={}") == {}  # replaced, as any option
+    assert learner("--placement.learner={other: 2}") == {"other": 2}
+    assert learner("--placement.learner.other=2") == {"learning": 1, "other": 2}
+    assert learner("--placement={env_runner: {simulation: 1}}") == {"learning": 1}
+
 
 def test_collected_data_has_a_folder_of_its_own_for_each_way_of_playing_chunks():
     def folder(*args):

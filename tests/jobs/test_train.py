@@ -191,7 +191,7 @@ def test_interrupt_saves_and_resume_continues_the_same_run(finished, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
-        assert main(["train", *SMALL, "--total_steps=2000", f"--output_dir={folder}"]) == 0
+        assert main(["train", *SMALL, "--total_steps=1500", f"--output_dir={folder}"]) == 0
     assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
     assert not (folder / "summary.json").exists()
     assert read_status(folder).state == "interrupted"
@@ -202,6 +202,7 @@ def test_interrupt_saves_and_resume_continues_the_same_run(finished, monkeypatch
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["mlflow_run_id"] == run_id
     assert summary["env_steps"] >= 2000
+    assert RunDir(folder).load_config().total_steps == 2000  # also for a resume without the flag
     assert summary["updates"] > before["updates"] > 0
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [row["env_steps"] for row in rows]
