@@ -29,6 +29,9 @@ LEARNER_KEYS = (
     "flow_grad_norm",
     "one_step_loss",
     "one_step_grad_norm",
+    "gaussian_loss",
+    "gaussian_grad_norm",
+    "temperature",
     "positive_share",
     "imitated_share",
 )

@@ -29,6 +29,9 @@ from pld_ray.rollout.messages import PublishedWeights
 
 UPDATE_STATE = "residual_sac_update"
 CHECKPOINTED = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER, UPDATE_STATE]
+CONFIGURED = ("lr", "weight_decay")
+"""Of an optimiser: the configuration's, whatever a checkpoint says. A population's copy of a trial
+takes the moments over, and has rates of its own."""
 # columns come read-only out of the object store; they are copied into the ring and never written
 warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
@@ -219,7 +222,13 @@ class OffPolicyLearner(Intake, TorchLearner):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
+        optimizers = dict(self.get_optimizers_for_module(DEFAULT_MODULE_ID)).values()
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        own = [{name: group[name] for name in CONFIGURED} for group in groups]
         super().set_state(state)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, settings in zip(groups, own, strict=True):
+            group.update(settings)
         self._weights_seq_no = 0  # a checkpoint of an older release has a version
         if UPDATE_STATE in state:
             self._set_update_state(state[UPDATE_STATE])

@@ -193,8 +193,10 @@ class Learners:
         return means(per_learner)
 
     def _log_stored(self, per_learner: Sequence[Stored]) -> int:
-        sizes = [{"replay_online": s.online, "replay_offline": s.offline} for s in per_learner]
-        self._aggregate(ALL_MODULES, sizes)
+        """Log what the replay of all learners holds; the steps that they lost on the way."""
+        for name in ("online", "offline"):
+            held = sum(getattr(stored, name) for stored in per_learner)
+            self.metrics.log_value((LEARNER_RESULTS, ALL_MODULES, f"replay_{name}"), held, window=1)
         return sum(stored.lost_steps for stored in per_learner)
 
     def _aggregate(self, module: str, per_learner: Sequence[Mapping[str, float]]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from pld_ray.algorithm.optimizers import make_optimizers
-from pld_ray.algorithm.residual.calql import CalQLInitialization
+from pld_ray.algorithm.residual.calql import CalQLInitialization, OfflineDataError
 from pld_ray.algorithm.residual.pretrained import load_critic
 from pld_ray.algorithm.residual.update import ResidualSACUpdate
 from pld_ray.rllib.learner import OffPolicyLearner, finite_or_saved
@@ -37,9 +37,24 @@ class ResidualSACLearner(OffPolicyLearner):
         """
         if residual_scale is not None:
             self.set_residual_scale(residual_scale)
-        self.calql.check(self.replay.offline, self.config.reward_bias)
+        self._check_successes()
         with finite_or_saved(failure_dir):
             return self.calql.run(num_steps)
+
+    def _check_successes(self) -> None:
+        """Raise OfflineDataError on every learner when one of them has no success: the others
+        would wait for its gradients."""
+        problem = None
+        try:
+            self.calql.check(self.replay.offline, self.config.reward_bias)
+        except OfflineDataError as error:
+            problem = error
+        if not self.shard.all_true(problem is None):
+            raise problem or OfflineDataError(
+                "Cal-QL: another learner's share of the offline buffer holds no success: collect "
+                "at least one per learner (offline_episodes, collection_steps), or set "
+                "calql_steps=0"
+            )
 
     def load_critic(self, checkpoint: str) -> None:
         """Take critic and observation statistics over from a checkpoint.

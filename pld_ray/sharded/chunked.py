@@ -187,7 +187,8 @@ def take_optimizer_state(
     for number, values in state["state"].items():
         parameter = parameters[int(number)]
         for name, value in values.items():
-            whole = torch.as_tensor(value)
+            # a fused optimiser counts its steps where the parameters are
+            whole = torch.as_tensor(value).to(parameter.device, copy=True)
             own = torch.zeros_like(parameter) if whole.shape == parameter.shape else whole.clone()
             take_whole(own, whole)
             optimizer.state[parameter][name] = own

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from update_fixtures import PLAIN
 
 from pld_ray.data.norm_stats import NormStats
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.learners import Learners
 from pld_ray.rollout.messages import ReplayBatch
 
 LENGTH = 12
@@ -132,6 +137,65 @@ def test_calql_refuses_data_without_a_success():
         learner.initialize_critic(1)
     with pytest.raises(ValueError, match=r"returns between .* and 3 .*value_range=\[0.0, 1.0\]"):
         learner.store([ReplayBatch(*episodes(reward=3.0), "offline")])
+
+
+def test_a_learner_without_a_success_stops_calql_on_all_of_them(monkeypatch):
+    learner = make_learner(calql_steps=5, offline_episodes=1, calql_num_actions=2)
+    asked = []
+
+    def another_has_none(value):
+        asked.append(value)
+        return False
+
+    monkeypatch.setattr(
+        type(learner.shard), "all_true", lambda self, value: another_has_none(value)
+    )
+    with pytest.raises(ValueError, match="offline buffer is empty"):
+        learner.initialize_critic(1)
+    learner.store([ReplayBatch(*episodes(), "offline")])
+    learner.fit_normalizer()
+    with pytest.raises(ValueError, match="another learner's share of the offline buffer holds no"):
+        learner.initialize_critic(1)
+    assert asked == [False, True]  # it tells the others, too: they would wait for its gradients
+
+
+def test_rates_are_the_configuration_s_and_moments_the_checkpoint_s(learner, tmp_path):
+    """Of a population the copy of a trial goes on from the donor's checkpoint."""
+    learner.store([ReplayBatch(*episodes())])
+    learner.train(3)
+    learner.save(str(tmp_path))
+    own = {"critic_lr": 1e-5, "actor_lr": 2e-5, "temperature_lr": 3e-5, "weight_decay": 0.25}
+    other = make_learner(**own)
+    other.load(str(tmp_path))
+    made = other.gradient_steps.optimizers
+    donor = learner.gradient_steps.optimizers
+    for name, rate in (("critic", 1e-5), ("actor", 2e-5), ("temperature", 3e-5)):
+        (group,) = made[name].param_groups
+        assert group["lr"] == rate, name
+        assert group["weight_decay"] == (0.0 if name == "temperature" else 0.25)
+        moments, theirs = (
+            [o.state[p]["exp_avg"] for g in o.param_groups for p in g["params"]]
+            for o in (made[name], donor[name])
+        )
+        assert all(map(torch.equal, moments, theirs))
+
+
+def test_the_replay_of_all_learners_is_counted_and_as_it_is_now():
+    pair = [make_learner(), make_learner()]
+
+    class Group:
+        def foreach_learner(self, call, **kwargs):
+            return [SimpleNamespace(ok=True, get=partial(call, each, **kwargs)) for each in pair]
+
+        def __len__(self):
+            return len(pair)
+
+    metrics = MetricsLogger(root=True)
+    learners = Learners(Group(), metrics, "")
+    for count in (2, 3):
+        learners.store([ReplayBatch(*episodes(count))])
+    held = metrics.peek(("learners", "__all_modules__", "replay_online"))
+    assert held == sum(len(each.replay.online) for each in pair) == learners.replay_sizes()[0] > 0
 
 
 def test_what_is_saved_goes_on_with_the_same_numbers(learner, tmp_path):

@@ -4,11 +4,14 @@ Three micro-batches for two processes: one has two, the other one and one that c
 """
 
 import pytest
+import torch
 from chunked_ranks import difference, networks_and_moments, trained, two_first
 from several_ranks import on_ranks
 from tiny_policies import save_policy
 
+from pld_ray.algorithm.optimizers import make_adams
 from pld_ray.files.state_tree import load_tree
+from pld_ray.sharded.chunked import take_optimizer_state
 from pld_ray.sharded.ranks import Ranks
 
 
@@ -44,3 +47,18 @@ def test_a_flow_that_climbs_through_its_steps_does_so_in_parts(folder):
 
 def test_any_number_of_ranks_goes_on_from_the_state_of_another(folder):
     assert apart(folder, "two", "two-last") <= 1e-6
+
+
+def test_the_state_of_a_fused_optimiser_lies_where_its_parameters_are():
+    """The device `meta` stands for a GPU, where a fused step refuses a count on the CPU."""
+    here, there = (torch.nn.Parameter(torch.ones(2, 2, device=d)) for d in ("cpu", "meta"))
+    first, second = (
+        make_adams({"actor": [p]}, {"actor": 1e-3}, 0.0)["actor"] for p in (here, here)
+    )
+    here.grad = torch.ones(2, 2)
+    first.step()
+    saved = first.state_dict()
+    second.param_groups[0]["params"] = [there]
+    take_optimizer_state(second, [there], saved)
+    devices = {name: value.device.type for name, value in second.state[there].items()}
+    assert devices == {"step": "meta", "exp_avg": "meta", "exp_avg_sq": "meta"}
