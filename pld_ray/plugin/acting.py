@@ -51,6 +51,7 @@ class ActingPolicy:
         self._actor = None if networks is None else Actor(networks)
         self._spaces, self._actions = observations.spaces, actions
         self._chunks: ChunkCache | None = None
+        self._begun = np.zeros(0, np.int64)  # episodes of each environment
         self.inputs = {key: (-1, *(space.shape or ())) for key, space in self._spaces.items()}
 
     def reset(self) -> None:
@@ -86,6 +87,7 @@ class ActingPolicy:
             )
         if self._chunks is None or (starts.all() and self._chunks.num_envs != n):
             self._chunks = ChunkCache(self.base_policy, n, prefetch=self._prefetch)
+            self._begun = np.zeros(n, np.int64)
             starts = np.ones(n, bool)
         if self._chunks.num_envs != n:
             raise ValueError(
@@ -93,7 +95,7 @@ class ActingPolicy:
                 "(or set episode_start everywhere) before their number changes"
             )
         if starts.any():
-            self._chunks.reset(np.flatnonzero(starts).tolist())
+            self._begin(np.flatnonzero(starts))
         instructions = [task or self._task for task in tasks or [""] * n]
         add_base_policy(batch, self._chunks, instructions, self._actions)
         if self._actor is None:
@@ -101,6 +103,14 @@ class ActingPolicy:
         # one by one: a product's last bits depend on its height, and contacts make much of them
         rows = ({key: column[i : i + 1] for key, column in batch.items()} for i in range(n))
         return np.concatenate([self._actor.act(row)[0] for row in rows])
+
+    def _begin(self, env_ids: np.ndarray) -> None:
+        """Episodes begin. Environment i plays the init states i, i + N, ..., and a policy that
+        draws noise draws what it draws there in `pld-ray eval`."""
+        assert self._chunks is not None
+        states = env_ids + self._chunks.num_envs * self._begun[env_ids]
+        self._chunks.reset(env_ids.tolist(), [(0, state) for state in states.tolist()])
+        self._begun[env_ids] += 1
 
     def _column(self, observations: Mapping[str, np.ndarray], key: str) -> np.ndarray:
         if key not in observations:

@@ -41,8 +41,9 @@ class ChunkCache:
     Args:
         policy: the base policy.
         num_envs: N, environments are numbered 0..N-1.
-        seed: stochastic policies draw a row's noise from (seed, environment, episode, chunk), so
-            that it does not depend on who shares the batch.
+        seed: stochastic policies draw a row's noise from (seed, environment, episode, chunk), or
+            from what `reset` is told in place of the first three, so that it does not depend on who
+            shares the batch.
         prefetch: ask for the next chunk one step ahead.
 
     Attributes:
@@ -77,7 +78,6 @@ class ChunkCache:
         self.num_rows = 0
         self.features = np.zeros((num_envs, facts.feature_dim), dtype=np.float32)
         self._facts = facts
-        self._seed = seed
         self._prefetch = prefetch
         self._history = ObservationHistory(facts.input_features, num_envs, facts.n_obs_steps)
         shape = (num_envs, facts.chunk_size, policy.action_dim)
@@ -85,18 +85,29 @@ class ChunkCache:
         self._normalized = np.zeros(shape if facts.rtc else 0, dtype=np.float32)
         self._next = np.zeros(num_envs, dtype=np.int64)  # the action to play,
         self._end = np.zeros(num_envs, dtype=np.int64)  # below this one; all start used up
+        self._noise: list[tuple[int, ...]] = [(seed, env) for env in range(num_envs)]
         self._episode = np.zeros(num_envs, dtype=np.int64)
         self._chunk = np.zeros(num_envs, dtype=np.int64)
         self._prefetched: dict[int, Prefetched] = {}
         self._everyone = np.arange(num_envs)
 
-    def reset(self, env_ids: Sequence[int]) -> None:
-        """An episode starts in these environments: what is left of their chunks is dropped."""
+    def reset(
+        self, env_ids: Sequence[int], episodes: Sequence[tuple[int, int] | None] | None = None
+    ) -> None:
+        """An episode starts in these environments: what is left of their chunks is dropped.
+
+        Args:
+            env_ids: environments.
+            episodes: (seed, number) that the noise of each is drawn from, whatever was played
+                before; those to come count on from it. None counts on.
+        """
         ids = self._checked(env_ids)
-        for env in ids.tolist():
-            self._drop(env)
-        self._next[ids] = self._end[ids] = 0
         self._episode[ids] += 1
+        for env, episode in zip(ids.tolist(), episodes or [None] * len(ids), strict=True):
+            self._drop(env)
+            if episode is not None:
+                self._noise[env], self._episode[env] = episode[:1], episode[1]
+        self._next[ids] = self._end[ids] = 0
         self._chunk[ids] = 0
         self._history.reset(ids)
 
@@ -238,7 +249,7 @@ class ChunkCache:
         self.num_rows += len(rows)
 
     def _noise_seed(self, env: int) -> int:
-        entropy = (self._seed, int(env), int(self._episode[env]), int(self._chunk[env]))
+        entropy = (*self._noise[env], int(self._episode[env]), int(self._chunk[env]))
         return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 
     def _checked(self, env_ids: Sequence[int]) -> np.ndarray:

@@ -167,7 +167,7 @@ class BaseActionVectorEnv(VectorEnv):
                 info = {"is_success": False, "task": self._tasks[i], "env_failure": failure}
                 outcomes[i] = Outcome(self._last[i], truncated=True, info=info)
             elif i in resets:
-                self.chunks.reset([i])
+                self.chunks.reset([i], [self._noise_of(commands[i])])
                 self._tasks[i] = str(outcome.info.get("task", ""))
         return outcomes
 
@@ -179,12 +179,24 @@ class BaseActionVectorEnv(VectorEnv):
         self.group.close()
 
     def _reset_command(self, i: int, seed: int | None = None) -> Command:
-        """A reset to the next init state, or to the same one again after a failure."""
+        """A reset to the next init state, or to the same one again after a failure.
+
+        The init state is the seed, too: its episode is the same in whichever environment it is
+        played, and after whatever.
+        """
         if not self._failed[i]:
             self._options[i] = None
             if self._init_states:
                 self._options[i] = {"init_state_id": self._init_states.popleft()}
-        return Command(seed=seed, options=self._options[i])
+        options = self._options[i]
+        return Command(seed=options["init_state_id"] if options else seed, options=options)
+
+    @staticmethod
+    def _noise_of(reset: Command) -> tuple[int, int] | None:
+        """Seed and number of the episode for the base policy's noise; see `ChunkCache.reset`."""
+        if reset.options:
+            return 0, reset.options["init_state_id"]
+        return None if reset.seed is None else (reset.seed, 0)
 
     def _observations(self, outcomes: Sequence[Outcome]) -> Observation:
         """Observations of all environments with the base policy's actions."""

@@ -69,6 +69,7 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
         """One init state, the flow alone beside the best of its candidates."""
         self.take_weights(weights)
         best = ChunkCache(self._make_policy([0]), num_envs=1)
+        best.reset([0], [(0, init_state_id)])  # the noise of the evaluated episode
         whole = factory.for_evaluation(self.config.env_config)
         cloned = {**whole, "base_policy": self._make_policy([0], cloned=True)}
 
