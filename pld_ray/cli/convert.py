@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import pathlib
+from typing import Any
 
 from pld_ray.cli.arguments import Parser, whole_number
 from pld_ray.config import ConfigError
 
 FORMATS = ("aloha", "hilserl")
+CHOICES = (
+    ("reward", ("last", "every_frame"), "on the last frame, or on each one"),
+    ("mode", ("image", "video"), "image or video"),
+    ("color", ("auto", "rgb", "bgr"), "order of the stored channels; auto: as the file says"),
+    ("joint_convention", ("raw", "openpi"), "openpi: pi0's joint signs and gripper ranges"),
+)
+"""Flags with the values that they take, the one that holds by default first."""
+ALOHA_ALONE = (
+    *("score", *(name for name, _, _ in CHOICES), "episodes", "mapping", "workers"),
+    *("skip_bad", "push_to_hub"),
+)
+"""Flags that do nothing for HIL-SERL's pickles."""
 
 
 def parser() -> Parser:
@@ -33,18 +45,11 @@ def parser() -> Parser:
         read=score,
         repeated=True,
     )
-    for name, values, meaning in (
-        ("reward", ("last", "every_frame"), "on the last frame, or on each one"),
-        ("mode", ("image", "video"), "image or video"),
-        ("color", ("auto", "rgb", "bgr"), "order of the stored channels; auto: as the file says"),
-        ("joint_convention", ("raw", "openpi"), "openpi: pi0's joint signs and gripper ranges"),
-    ):
-        parser.value(name, "|".join(values), meaning, default=values[0], values=values)
+    for name, values, meaning in CHOICES:
+        parser.value(name, "|".join(values), meaning, values=values)
     parser.value("fps", "50", "frames per second", default=50, read=whole_number)
     parser.value("task", "TEXT", "what is done; by default the name of INPUT_DIR")
-    parser.value(
-        "episodes", "0,3,10:20", "numbers of files, in each folder; score_1/7: in one", default=""
-    )
+    parser.value("episodes", "0,3,10:20", "numbers of files, in each folder; score_1/7: in one")
     parser.value("mapping", "FILE.yaml", "other arms, arrays and cameras")
     parser.value("workers", "N", "processes; one for each processor by default", read=whole_number)
     parser.switch("skip_bad", "leave out what cannot be converted")
@@ -67,18 +72,15 @@ def run(args: argparse.Namespace) -> int:
     if args.push_to_hub:
         require_hub()
     input_dir, root = pathlib.Path(args.input_dir), pathlib.Path(args.root)
-    settings = Settings(
-        repo_id=args.repo_id,
-        task=args.task or input_dir.resolve().name.replace("_", " "),
-        fps=args.fps,
-        episodes=args.episodes,
-        mode=args.mode,
-        reward=args.reward,
-        color=args.color,
-        joint_convention=args.joint_convention,
-    )
+    given: dict[str, Any] = {
+        name: value
+        for name in ("episodes", *(name for name, _, _ in CHOICES))
+        if (value := getattr(args, name)) is not None
+    }
     if args.score:
-        settings = dataclasses.replace(settings, scores=dict(args.score))
+        given["scores"] = dict(args.score)
+    task = args.task or input_dir.resolve().name.replace("_", " ")
+    settings = Settings(repo_id=args.repo_id, task=task, fps=args.fps, **given)
     console = plain_console()
     steps = TerminalSteps(console)
     layout = read_layout(args.mapping)
@@ -98,7 +100,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_hilserl(args: argparse.Namespace) -> int:
-    """Convert HIL-SERL's pickles."""
+    """Convert HIL-SERL's pickles.
+
+    Raises:
+        ConfigError: a flag was given that does nothing there.
+    """
+    unset: tuple[Any, ...] = (None, [], False)
+    if idle := [f"--{name}" for name in ALOHA_ALONE if getattr(args, name) not in unset]:
+        raise ConfigError(
+            f"{', '.join(idle)}: without effect on hilserl's pickles, for which there are --fps "
+            "and --task alone; leave it out"
+        )
     from pld_ray.cli.ls import plain_console
     from pld_ray.data.conversion_progress import TerminalSteps
     from pld_ray.data.hilserl import convert_hilserl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+from typing import Any
 
 from pld_ray.cli.arguments import Parser, configuration
 
@@ -50,8 +51,20 @@ def run(args: argparse.Namespace) -> int:
     out = pathlib.Path(config.output_dir).resolve()
     print((out / "table.md").read_text().strip())
     print(
-        f"distilled tasks: base {summary['base_success']:.0%}, base + residual "
-        f"{summary['residual_success']:.0%}, distilled {summary['distilled_success']:.0%}\n"
-        f"results: {out}\nnext: pld-ray train --policy.path={summary['policy']}"
+        f"{rates(summary)}\nresults: {out}\nnext: pld-ray train --policy.path={summary['policy']}"
     )
     return 0
+
+
+def rates(summary: dict[str, Any]) -> str:
+    """Means of the distilled tasks; of the others, where `evaluation.tasks` names these alone."""
+    if summary["base_success"] is None:
+        others = summary["mean_of_all_tasks"]
+        return (
+            f"tasks that were not distilled: base {others['base']:.0%}, "
+            f"distilled {others['distilled']:.0%}"
+        )
+    return (
+        f"distilled tasks: base {summary['base_success']:.0%}, base + residual "
+        f"{summary['residual_success']:.0%}, distilled {summary['distilled_success']:.0%}"
+    )

@@ -102,10 +102,17 @@ class Dataset:
         return int(np.prod(self.features[name]["shape"]))
 
     def names(self, name: str) -> list[str]:
-        """Of a feature's dimensions; numbers if it has none."""
+        """Of a feature's dimensions; numbers if it has none.
+
+        LeRobot has them as a list, as lists by group, or, of some teleoperators, as name -> place.
+        """
         given: Any = self.features[name].get("names")
         if isinstance(given, dict):
-            given = [item for items in given.values() for item in items]
+            values = list(given.values())
+            if all(isinstance(items, list) for items in values):
+                given = [item for items in values for item in items]
+            elif all(isinstance(place, int) for place in values):
+                given = sorted(given, key=given.__getitem__)
         if isinstance(given, list) and len(given) == self.width(name):
             return [str(item) for item in given]
         return [str(k) for k in range(self.width(name))]
@@ -182,11 +189,17 @@ class Dataset:
         return np.stack(images)[place]
 
     def successes(self) -> np.ndarray | None:
-        """Whether each episode reached its goal, [E] bool; None if the dataset does not say."""
-        if "next.success" not in self.features:
+        """Whether each episode reached its goal, [E] bool; None if the dataset does not say.
+
+        Without `next.success` a last reward above 0 does: `next.done` marks failures too.
+        """
+        if "next.success" in self.features:
+            success = self.columns(["next.success"])["next.success"]
+            return np.logical_or.reduceat(success, self.first_frames)
+        if "next.reward" not in self.features:
             return None
-        success = self.columns(["next.success"])["next.success"]
-        return np.logical_or.reduceat(success, self.first_frames)
+        reward = self.columns(["next.reward"])["next.reward"]
+        return reward.reshape(-1)[self.first_frames + self.lengths - 1] > 0
 
 
 def open_datasets(path: str | pathlib.Path) -> list[Dataset]:

@@ -187,17 +187,17 @@ def episodes_of(
     vectors = [name for name in wanted.observations if name not in cameras]
     recorded = [name for name in RECORDED if name in dataset.features]
     feature = {name: RENAMED.get(name, name) for name in (*vectors, *recorded, "action", "reward")}
-    ended = next(name for name in (TERMINATED, REACHED, DONE) if name in dataset.features)
-    table = dataset.columns([*dict.fromkeys([*feature.values(), ended])])
+    marks = [name for name in (TERMINATED, REACHED) if name in dataset.features][:1]
+    table = dataset.columns([*dict.fromkeys([*feature.values(), *marks])])
     columns = {name: table[feature[name]] for name in feature}
     actions = {name: (len(wanted.action_low),) for name in ("action", "base_action")}
     for name, shape in {**wanted.observations, **actions}.items():
         if name in columns:  # vectors of one value are scalars in a dataset
             columns[name] = columns[name].reshape(-1, *shape)
-    ends = table[ended]
+    last_frames = dataset.first_frames + dataset.lengths - 1
     success = dataset.successes()
-    if success is None:
-        success = ends[dataset.first_frames + dataset.lengths - 1].astype(bool)
+    assert success is not None  # there are rewards, see `check_fits`
+    terminated = table[marks[0]][last_frames].astype(bool) if marks else success
     for index, (first, length) in enumerate(
         zip(dataset.first_frames, dataset.lengths, strict=True)
     ):
@@ -207,8 +207,8 @@ def episodes_of(
         rows = {name: values[first : first + length] for name, values in columns.items()}
         for camera in cameras:
             rows[camera] = np.stack(dataset.images(index, camera, range(length)))
-        terminated = bool(ends[first + length - 1])
-        episode = with_final(rows, row, terminated, bool(success[index]), wanted)
+        over, reached = bool(terminated[index]), bool(success[index])
+        episode = with_final(rows, row, over, reached, wanted)
         if episode is not None:
             check_values(episode, dataset, row["episode_index"], wanted)
             yield index, episode

@@ -57,7 +57,8 @@ def compute_norm_stats(
             f"{longest} frames; lower it"
         )
     columns = dataset.columns(["observation.state", "action"])
-    state, action = (columns[name].astype(np.float64) for name in columns)
+    # vectors of one value are scalars in a dataset
+    state, action = (c.astype(np.float64).reshape(len(c), -1) for c in columns.values())
     relative = list(delta)
     if relative and max(relative) >= min(state.shape[1], action.shape[1]):
         raise DataError(

@@ -22,7 +22,7 @@ class DatasetWindows:
     A recorded episode of L frames ends with its last action and without the frame that follows it.
     Where it ended in success it terminated: L transitions, and what follows is never looked at. Any
     other episode was cut: its last frame is what its last window bootstraps from, which leaves
-    L - 1 transitions. Without `next.success`, `next.done` on the last frame says it terminated.
+    L - 1 transitions. Without `next.success` see `Dataset.successes`.
 
     Args:
         dataset: with `action`, `next.reward`, `next.done` and the observation columns.
@@ -45,18 +45,20 @@ class DatasetWindows:
         self.dataset, self.cameras = dataset, cameras
         marks = [name for name in ("next.success", START) if name in dataset.features]
         columns = dataset.columns([*observation_keys, *NEEDED, *marks])
-        ended = columns["next.success" if "next.success" in columns else "next.done"]
+        last_frames = dataset.first_frames + dataset.lengths - 1
+        success = columns.get("next.success")
+        ended = dataset.successes() if success is None else success[last_frames]
+        assert ended is not None  # there are rewards
         frames, lengths, terminated = [], [], []
-        for first, length in zip(dataset.first_frames, dataset.lengths, strict=True):
-            rows = np.arange(first, first + length)
-            over = bool(ended[rows[-1]])
+        for first, last, over in zip(dataset.first_frames, last_frames, ended, strict=True):
+            rows = np.arange(first, last + 1)
             if over:
                 rows = np.append(rows, rows[-1])
             if len(rows) < 2:
                 continue
             frames.append(rows)
             lengths.append(len(rows) - 1)
-            terminated.append(over)
+            terminated.append(bool(over))
         if not frames:
             raise DataError(f"{dataset.root}: no episode has two frames; give a longer recording")
         self.frame_of_row = np.concatenate(frames)

@@ -13,7 +13,8 @@ from pld_ray.rollout.vector_env import InfosPerEnv
 
 
 class PolicyPlayer:
-    """Plays policies in this process; each task's simulator is opened once.
+    """Plays policies in this process; each task's simulator is opened once, with the reward that
+    evaluations go by (`factory.for_evaluation`).
 
     Args:
         env: what is simulated.
@@ -22,7 +23,8 @@ class PolicyPlayer:
 
     def __init__(self, env: EnvConfig, tasks: Sequence[str] = ()) -> None:
         self._settings = {
-            task: dataclasses.replace(env, task=task).settings() for task in tasks or [env.task]
+            task: factory.for_evaluation(dataclasses.replace(env, task=task).settings())
+            for task in tasks or [env.task]
         }
         self._open: dict[str, InfosPerEnv] = {}
 

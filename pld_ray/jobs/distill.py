@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import envs
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import ConfigError, InterventionConfig, TrainConfig
 from pld_ray.config.distill import DistillConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.episode_writer import PROGRESS_FILE, read_progress
@@ -20,6 +20,7 @@ from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.lock import FolderLock
 from pld_ray.files.manifest import MANIFEST_FILE
 from pld_ray.jobs.collect import Goal, collect
+from pld_ray.jobs.distill_inputs import FINETUNE, POLICY, begin, check_inputs
 from pld_ray.jobs.distill_table import Row, write_results
 from pld_ray.jobs.evaluate import evaluate_checkpoint
 from pld_ray.jobs.export import chosen
@@ -42,17 +43,44 @@ class Teacher:
     run: RunDir
     config: TrainConfig
     checkpoint: pathlib.Path
+    base_policy: str
+    """Fingerprint of the policy that it corrects."""
 
     @property
     def task(self) -> str:
         """Of its run."""
         return self.config.env.task
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where it comes from, as plain values."""
+        return {
+            "path": str(self.run.path),
+            "checkpoint": self.checkpoint.name,
+            "checksum": read_json(self.checkpoint / MANIFEST_FILE).get("checksum"),
+        }
+
+
+@dataclass(frozen=True)
+class Part:
+    """A dataset that the policy is distilled from."""
+
+    root: pathlib.Path
+    config: TrainConfig
+    """Of who plays."""
+    successes: int
+    """Episodes."""
+    checkpoint: pathlib.Path | None
+    """Of a residual; None is the base policy alone."""
+    share: float
+    """Of the windows."""
+
 
 def distill(
     config: DistillConfig, runs: Sequence[pathlib.Path], say: Say = print, trust: bool = False
 ) -> dict[str, Any]:
-    """Collect, fine-tune, evaluate; each stage's output is kept, and recognised by the next call.
+    """Collect, fine-tune, evaluate; each stage's output is kept, and recognised by the next call
+    with the same inputs.
 
     Args:
         config: of the distillation.
@@ -74,8 +102,12 @@ def distill(
     if owner := lock.claim():
         raise ConfigError(f"{out} is in use by {owner}: wait for it, or choose another folder")
     try:
-        datasets, weights = collect_all(config, teachers, out, say)
-        folder = learn(config, datasets, weights, out, say)
+        parts = planned(config, teachers, out)
+        learning = learning_from(config, parts, out)
+        begin(out, inputs_of(config, teachers), learning)
+        for part in parts:
+            record(part, config.collected.num_env_runners, say)
+        folder = learn(config, learning.dataset, learning.dataset_weights, out, say)
         note_ancestors(folder, teachers if config.collected.teacher == "residual" else [])
         rows = evaluate_all(config, teachers, tasks, folder, out, say)
         return write_results(out, rows, folder, [str(t.run.path) for t in teachers], config.seed)
@@ -90,7 +122,8 @@ def open_teachers(
 
     Raises:
         ConfigError: a run is no residual run, runs and policy do not belong together, a task is
-            none of the suite's, or there are more learners than GPUs for them.
+            none of the suite's, there are more learners than GPUs for them, or the folder was
+            begun with something else.
     """
     if not runs:
         raise ConfigError("pld-ray distill needs the folder of a residual run, or of several")
@@ -110,7 +143,7 @@ def open_teachers(
                 f"{path} corrects the base policy {found[:12]}, and --policy.path is "
                 f"{wanted[:12]}: give the policy that the runs were trained with"
             )
-        teachers.append(Teacher(run, own, chosen(run, None)))
+        teachers.append(Teacher(run, own, chosen(run, None), found))
         if teachers[-1].config.env.suite != teachers[0].config.env.suite:
             raise ConfigError(f"{path} is of another suite than {runs[0]}: distil one suite")
         if config.evaluation.held_states > own.evaluation.held_states:
@@ -125,62 +158,68 @@ def open_teachers(
     if unknown := [task for task in asked if task not in known]:
         raise ConfigError(f"{unknown[0]} is no task of the suite: {', '.join(known)}")
     check_gpus(config.learning([], [], config.output_dir))
+    out = pathlib.Path(config.output_dir).resolve()
+    learning = learning_from(config, planned(config, teachers, out), out)
+    check_inputs(out, inputs_of(config, teachers), learning)
     return teachers
+
+
+def inputs_of(config: DistillConfig, teachers: Sequence[Teacher]) -> dict[str, Any]:
+    """What decides the result before anything is learnt, see `check_inputs`."""
+    collected = dataclasses.asdict(config.collected)
+    del collected["num_env_runners"]
+    return {
+        "base_policy": teachers[0].base_policy,
+        "runs": [teacher.origin for teacher in teachers],
+        "collected": collected,
+    }
 
 
 # --- collecting -----------------------------------------------------------------------------------
 
 
-def collect_all(
-    config: DistillConfig, teachers: Sequence[Teacher], out: pathlib.Path, say: Say
-) -> tuple[list[str], list[float]]:
-    """Successes of each residual (or of the control), and of the base policy on each task.
-
-    Returns:
-        Datasets and their shares of the windows.
-    """
-    wanted, share = config.collected, config.collected.base_share
-    datasets: list[str] = []
-    weights: list[float] = []
+def planned(config: DistillConfig, teachers: Sequence[Teacher], out: pathlib.Path) -> list[Part]:
+    """Successes of each residual (or of the control), and of the base policy on each task."""
+    wanted, share, collected = config.collected, config.collected.base_share, out / "collected"
+    is_control = wanted.teacher == "base"
+    parts: list[Part] = []
     for teacher in teachers:
-        is_control = wanted.teacher == "base"
-        root = out / "collected" / ("control" if is_control else "residual") / teacher.task
+        root = collected / ("control" if is_control else "residual") / teacher.task
         acting = None if is_control else teacher.checkpoint
-        record(teacher.config, root, wanted.residual_successes, acting, config, say)
-        datasets.append(str(root))
-        weights.append((1 - share) / len(teachers))
-    suite = teachers[0].config.env.suite
-    tasks = wanted.base_tasks or envs.suite_tasks(suite)
+        part_share = (1 - share) / len(teachers)
+        parts.append(Part(root, teacher.config, wanted.residual_successes, acting, part_share))
+    first = teachers[0].config
+    tasks = wanted.base_tasks or envs.suite_tasks(first.env.suite)
     for task in tasks if wanted.base_successes and share else []:
-        root = out / "collected" / "base" / task
-        env = dataclasses.replace(teachers[0].config.env, task=task)
-        own = dataclasses.replace(teachers[0].config, env=env)
-        record(own, root, wanted.base_successes, None, config, say)
-        datasets.append(str(root))
-        weights.append(share / len(tasks))
-    return datasets, weights
+        own = dataclasses.replace(first, env=dataclasses.replace(first.env, task=task))
+        root = collected / "base" / task
+        parts.append(Part(root, own, wanted.base_successes, None, share / len(tasks)))
+    return parts
 
 
-def record(
-    own: TrainConfig,
-    root: pathlib.Path,
-    successes: int,
-    checkpoint: pathlib.Path | None,
-    config: DistillConfig,
-    say: Say,
-) -> None:
-    """One dataset of successes from sampled placements, unless it is there."""
-    progress = root / PROGRESS_FILE
+def record(part: Part, num_env_runners: int, say: Say) -> None:
+    """One dataset of successes from sampled placements, unless it is there; nobody takes over: the
+    person of the run is not here.
+    """
+    progress = part.root / PROGRESS_FILE
     if progress.is_file() and read_progress(progress)["state"] == "finished":
         return
-    say(f"collecting {successes} successes: {root}")
-    runners = dataclasses.replace(own.runners, num_env_runners=config.collected.num_env_runners)
-    own = dataclasses.replace(own, runners=runners)
-    actor: Any = "base" if checkpoint is None else "residual"
-    collect(own, root, Goal(successes=successes), actor, checkpoint)
+    say(f"collecting {part.successes} successes: {part.root}")
+    runners = dataclasses.replace(part.config.runners, num_env_runners=num_env_runners)
+    own = dataclasses.replace(part.config, runners=runners, intervention=InterventionConfig())
+    actor: Any = "base" if part.checkpoint is None else "residual"
+    collect(own, part.root, Goal(successes=part.successes), actor, part.checkpoint)
 
 
 # --- learning -------------------------------------------------------------------------------------
+
+
+def learning_from(
+    config: DistillConfig, parts: Sequence[Part], out: pathlib.Path
+) -> FinetuneConfig:
+    """The fine-tuning on these datasets, in `OUT/finetune`."""
+    datasets, weights = [str(part.root) for part in parts], [part.share for part in parts]
+    return config.learning(datasets, weights, str(out / FINETUNE))
 
 
 def learn(
@@ -191,7 +230,7 @@ def learn(
     say: Say,
 ) -> pathlib.Path:
     """The distilled policy's folder, `OUT/policy`."""
-    run, folder = RunDir(out / "finetune"), out / "policy"
+    run, folder = RunDir(out / FINETUNE), out / POLICY
     if folder.is_dir():
         return folder
     summary = read_json(run.path / SUMMARY_FILE)
@@ -204,7 +243,7 @@ def learn(
         raise KeyboardInterrupt(f"stopped while fine-tuning: the same command goes on in {out}")
     partial = out / ".policy"
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(run.checkpoints / "final" / "policy", partial)
+    shutil.copytree(run.checkpoints / "final" / POLICY, partial)
     partial.rename(folder)
     return folder
 
@@ -212,14 +251,7 @@ def learn(
 def note_ancestors(folder: pathlib.Path, teachers: Sequence[Teacher]) -> None:
     """Beside the policy: which runs it was distilled from, each by its checkpoint's checksum."""
     path = folder / PROVENANCE_FILE
-    runs = [
-        {
-            "path": str(teacher.run.path),
-            "checkpoint": teacher.checkpoint.name,
-            "checksum": read_json(teacher.checkpoint / MANIFEST_FILE).get("checksum"),
-        }
-        for teacher in teachers
-    ]
+    runs = [teacher.origin for teacher in teachers]
     write_json_atomically(path, {**read_json(path), "distilled_from": runs})
 
 
@@ -237,11 +269,11 @@ def evaluate_all(
     """Base, base + residual and distilled base on the same held states of all tasks."""
     states = list(range(config.evaluation.held_states))
     # a run has measured its base policy and its residual on the held states of its own task
-    measured = {t.task: outcomes_of_run(t, states, out, say) for t in teachers}
-    env = teachers[0].config.env
+    measured = {t.task: outcomes_of_run(t, states, out, say) for t in teachers if t.task in tasks}
+    env, loader = teachers[0].config.env, config.policy.loader()
     played: dict[str, dict[str, list[bool]]] = {}
     for name, path in (("base", config.policy.path), ("distilled", str(folder))):
-        fingerprint = open_checkpoint(path).fingerprint()
+        fingerprint = open_checkpoint(path).fingerprint(**loader)
         policy = None
         played[name] = {}
         for task in tasks:
@@ -249,12 +281,14 @@ def evaluate_all(
                 played[name][task] = measured[task]["base"]
                 continue
             file = out / "evaluation" / f"{name}-{task}.json"
-            asked = {"policy": fingerprint, "states": states}
+            asked: dict[str, Any] = {"policy": fingerprint, "states": states}
+            if env.reward_classifier:  # it judged here once
+                asked["reward"] = "of the environment"
             found = read_json(file)
             if {key: found.get(key) for key in asked} != asked:
                 say(f"evaluating {name} on {task}")
                 player = PolicyPlayer(env, [task])
-                policy = policy or load_base_policy(path)
+                policy = policy or load_base_policy(path, **loader)
                 episodes = player.play(policy, states)[task]
                 player.close()
                 found = {**asked, "success": [episode.success for episode in episodes]}
@@ -280,10 +314,12 @@ def outcomes_of_run(
     if info.get("checkpoint") != str(teacher.checkpoint):
         folder = out / "evaluation" / f"residual-{teacher.task}"
         path = folder / EVAL_INFO_FILE
-        if not path.is_file():
+        info = read_eval_info(path) if path.is_file() else {}
+        played = {row["init_state_id"] for row in info.get("episodes", [])}
+        if not played.issuperset(states):
             say(f"evaluating base and base + residual on {teacher.task}")
             evaluate_checkpoint(str(teacher.checkpoint), len(states), str(folder))
-        info = read_eval_info(path)
+            info = read_eval_info(path)
     outcomes: dict[str, list[bool]] = {}
     for policy in ("base", "residual"):
         rows = {r["init_state_id"]: r for r in info["episodes"] if r["policy"] == policy}

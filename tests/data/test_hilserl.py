@@ -47,6 +47,22 @@ def test_every_transition_comes_back(tmp_path, capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--push_to_hub"], "--push_to_hub: without effect on hilserl's pickles"),
+        (["--episodes=0", "--mode=image"], "--mode, --episodes: without effect"),
+        (["--score=good=1"], "--score: without effect"),
+    ],
+)
+def test_flags_of_aloha_alone_are_refused(flags, said, tmp_path, capsys):
+    source = write_transitions(tmp_path / "demos.pkl")
+    argv = ["convert", "hilserl", str(source), "--repo_id=lab/peg", f"--root={tmp_path / 'd'}"]
+    assert main([*argv, *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+
+
 def test_killed_it_goes_on(tmp_path):
     source = write_transitions(tmp_path / "demos.pkl")
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+import shutil
 
 import pytest
 from safetensors.torch import load_file
 from sharded_data import write_dataset
 
+from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.distill import DistillConfig
 from pld_ray.config.file import load_config
+from pld_ray.data.dataset import Dataset
 from pld_ray.evaluation.eval_info import write_eval_info
 from pld_ray.evaluation.play import EpisodeResult
-from pld_ray.files.manifest import write_manifest
-from pld_ray.jobs.distill import distill, learn
+from pld_ray.files.manifest import CheckpointError, write_manifest
+from pld_ray.jobs.distill import (
+    Part,
+    distill,
+    evaluate_all,
+    learn,
+    learning_from,
+    open_teachers,
+    outcomes_of_run,
+    planned,
+    record,
+)
 from pld_ray.jobs.distill_table import Row, cell_text, write_results
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.runs.run_dir import RunDir
@@ -28,15 +42,27 @@ SMALL = [
 ]
 
 
+ONE_TASK = [
+    *(f"--evaluation.tasks=[{TASK}]", "--collected.base_successes=0", "--evaluation.held_states=1"),
+    "--tracking.enabled=false",
+]
+FIVE = "pld_tabletop_act_five_demonstrations"
+
+
 @pytest.fixture
 def run(tmp_path):
     """A residual run that is over, as far as its folder tells."""
-    config = load_config(TrainConfig, [f"--env.task={TASK}", f"--output_dir={tmp_path / 'run'}"])
-    run = RunDir(tmp_path / "run")
+    return finished_run(tmp_path / "run")
+
+
+def finished_run(folder, *flags, task=TASK, env_steps=100):
+    config = load_config(TrainConfig, [f"--env.task={task}", f"--output_dir={folder}", *flags])
+    run = RunDir(folder)
     run.create(config)
     best = run.checkpoints / "best"
     best.mkdir()
-    (best / "residual_sac.json").write_text(json.dumps({"env_steps": 100, "has_manifest": True}))
+    progress = {"env_steps": env_steps, "has_manifest": True}
+    (best / "residual_sac.json").write_text(json.dumps(progress))
     write_manifest(best)
     episodes = [EpisodeResult(True, 1.0, 1.0, 30, init_state_id=0)]
     base = [EpisodeResult(False, 0.0, 0.0, 150, init_state_id=0)]
@@ -145,3 +171,147 @@ def test_the_summary_by_hand(tmp_path):
         in (tmp_path / "table.md").read_text()
     )
     assert cell_text([True] * 4) == "100 % (51 to 100)"
+
+
+# --- a folder that was used before ----------------------------------------------------------------
+
+
+def used_folder(out, run):
+    """What the release before left of a distillation of `run`: data and policy, and no list of
+    what they are made of."""
+    write_dataset(out / "collected/residual" / TASK, (12, 9))
+    shutil.copytree(EMBEDDED_ACT, out / "policy")
+    (teacher,) = open_teachers(load_config(DistillConfig, ONE_TASK), [run.path], False)
+    about = {
+        "base_policy": {"fingerprint": load_base_policy().fingerprint},
+        "distilled_from": [teacher.origin],
+    }
+    (out / "policy/PROVENANCE.json").write_text(json.dumps(about))
+    return out
+
+
+def test_a_folder_of_other_runs_is_refused(run, tmp_path):
+    out = used_folder(tmp_path / "out", run)
+    flags = [*ONE_TASK, f"--output_dir={out}"]
+    config = load_config(DistillConfig, flags)
+    open_teachers(config, [run.path], False)
+    assert not (out / "inputs.json").exists()  # a look changes nothing
+    assert distill(config, [run.path], str)["tasks"][TASK]["residual"] == 1.0
+    written = (out / "inputs.json").read_text()
+    provenance = (out / "policy/PROVENANCE.json").read_text()
+
+    other = finished_run(tmp_path / "other", env_steps=200)
+    second = finished_run(tmp_path / "second", task=OTHER, env_steps=300)
+    five = finished_run(tmp_path / "five", f"--policy.path={FIVE}")
+    cases = [
+        ([other.path], [], r"run \(checkpoint best, \w{12}\), and is now asked for .*other \(ch"),
+        ([run.path, second.path], [], r"fewer runs, and is now asked for .*second"),
+        ([five.path], [f"--policy.path={FIVE}"], r"base policy \w{12}, and .* \(--policy.path\)"),
+        ([run.path], ["--collected.teacher=base"], r"teacher='residual', and is .* for 'base'"),
+        ([run.path], ["--collected.residual_successes=7"], r"successes=50, and is now asked for 7"),
+    ]
+    for runs, more, said in cases:
+        asked = load_config(DistillConfig, [*flags, *more])
+        with pytest.raises(ConfigError, match=rf"out was begun with .*{said}.*give another --out"):
+            distill(asked, runs, str)
+    assert (out / "inputs.json").read_text() == written
+    assert (out / "policy/PROVENANCE.json").read_text() == provenance
+
+    shutil.move(run.path, tmp_path / "moved")
+    assert open_teachers(config, [tmp_path / "moved"], False)  # its checkpoint is the same
+
+
+def test_a_folder_of_the_release_before_that_contradicts_is_refused(run, tmp_path):
+    out = used_folder(tmp_path / "out", run)
+    other = finished_run(tmp_path / "other", env_steps=200)
+    config = load_config(DistillConfig, [*ONE_TASK, f"--output_dir={out}"])
+    with pytest.raises(ConfigError, match=r"begun with .*run \(.*is now asked for .*other \("):
+        distill(config, [other.path])
+    progress = out / "collected/residual" / TASK / "collection_progress.json"
+    text = progress.read_text()
+    for name, value, said in (
+        ("device", "scripted", "begun with intervention.device=scripted, which acts in its episod"),
+        ("base_policy", {"fingerprint": "0" * 64}, "begun with the base policy 000000000000, and"),
+    ):
+        found = json.loads(text)
+        found["recording"][name] = value
+        progress.write_text(json.dumps(found))
+        with pytest.raises(ConfigError, match=rf"{TASK} was {said}"):
+            distill(config, [run.path])
+    assert not (out / "inputs.json").exists()
+
+
+def test_other_settings_of_a_fine_tuning_that_has_begun_are_refused(run, tmp_path):
+    out = tmp_path / "out"
+    flags = [*ONE_TASK, f"--output_dir={out}"]
+    config = load_config(DistillConfig, flags)
+    parts = planned(config, open_teachers(config, [run.path], False), out)
+    RunDir(out / "finetune").create(learning_from(config, parts, out))
+    for same in (["--max_failures=1"], ["--learners.num_learners=2"]):
+        open_teachers(load_config(DistillConfig, [*flags, *same]), [run.path], False)
+    for other, said in (
+        (["--seed=1"], "seed=0, and is now asked for 1"),
+        (["--algorithm.learning_rate=1e-4"], "algorithm.learning_rate=0.0005, and is now"),
+        (["--collected.base_share=0.5"], "dataset_weights="),
+    ):
+        asked = load_config(DistillConfig, [*flags, *other])
+        with pytest.raises(ConfigError, match=f"out/finetune was begun with {said}"):
+            open_teachers(asked, [run.path], False)
+
+
+def test_tasks_that_were_not_distilled_can_be_played_alone(run, tmp_path, capsys):
+    out = used_folder(tmp_path / "out", run)
+    flags = [*ONE_TASK[1:], f"--evaluation.tasks=[{OTHER}]", f"--output_dir={out}"]
+    assert main(["distill", str(run.path), *flags]) == 0
+    assert "tasks that were not distilled: base " in capsys.readouterr().out
+
+
+# --- how the policies are asked -------------------------------------------------------------------
+
+
+def test_policies_are_played_as_they_are_fine_tuned(run, tmp_path):
+    """With what `--policy.*` says of the observations' names."""
+    renamed = "--policy.rename_map={observation.state: observation.pose}"
+    config = load_config(DistillConfig, [*ONE_TASK, renamed])
+    teachers = open_teachers(config, [run.path], False)
+    with pytest.raises(ValueError, match=r"rename_map leads to \['observation.pose'\]"):
+        evaluate_all(config, teachers, [TASK], EMBEDDED_ACT, tmp_path, str)
+
+
+def test_the_person_of_the_run_takes_no_part_in_what_is_recorded(tmp_path, ray_cluster):
+    person = ["--intervention.device=scripted", "--intervention.patience_steps=1"]
+    config = load_config(TrainConfig, [f"--env.task={TASK}", *person])
+    record(Part(tmp_path / "data", config, 1, None, 1.0), 0, str)
+    columns = Dataset(tmp_path / "data").columns(["intervened", "next.success"])
+    assert columns["next.success"].sum() == 1
+    assert not columns["intervened"].any()
+    assert "device" not in json.loads((tmp_path / "data/meta/recording.json").read_text())
+
+
+def test_what_a_classifier_judged_once_is_played_anew(run, tmp_path):
+    config = load_config(DistillConfig, ONE_TASK)
+    (teacher,) = open_teachers(config, [run.path], False)
+    fingerprint = load_base_policy().fingerprint
+    old = {"policy": fingerprint, "states": [0], "success": ["by the classifier"]}
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / f"evaluation/distilled-{TASK}.json").write_text(json.dumps(old))
+    env = dataclasses.replace(teacher.config.env, reward_classifier="folder")
+    judged = dataclasses.replace(teacher, config=dataclasses.replace(teacher.config, env=env))
+    for teachers, told in (([teacher], 0), ([judged], 1), ([judged], 0)):
+        said: list[str] = []
+        evaluate_all(config, teachers, [TASK], EMBEDDED_ACT, tmp_path, said.append)
+        assert len(said) == told
+
+
+def test_more_states_than_a_residual_has_played_are_played(tmp_path, ray_cluster):
+    run = finished_run(tmp_path / "run", "--runners.num_env_runners=0")
+    (teacher,) = open_teachers(load_config(DistillConfig, ONE_TASK), [run.path], False)
+    folder = tmp_path / "out/evaluation" / f"residual-{TASK}"
+    folder.mkdir(parents=True)
+    shutil.move(run.path / "eval_info.json", folder)
+    said: list[str] = []
+    known = outcomes_of_run(teacher, [0], tmp_path / "out", said.append)
+    assert (known, said) == ({"base": [False], "residual": [True]}, [])
+    with pytest.raises(CheckpointError, match="is damaged"):  # it has no weights
+        outcomes_of_run(teacher, [0, 1], tmp_path / "out", said.append)
+    assert said == [f"evaluating base and base + residual on {TASK}"]
