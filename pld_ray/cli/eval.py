@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 
 from pld_ray.cli.arguments import Parser, whole_number
 
@@ -20,7 +21,7 @@ def parser() -> Parser:
         read=whole_number,
     )
     parser.value(
-        "output_dir", "DIR", "where eval_info.json goes; the checkpoint's folder by default"
+        "output_dir", "DIR", "where eval_info.json goes; RUN_DIR/eval/CHECKPOINT by default"
     )
     parser.value(
         "videos",
@@ -42,7 +43,7 @@ def init_states(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate; exit status 1 when parity was asked for and does not hold."""
+    """Evaluate; exit status 1 when parity or films were asked for and are not there."""
     from pld_ray.jobs.evaluate import evaluate_checkpoint
 
     info = evaluate_checkpoint(
@@ -64,4 +65,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"beta 0 repeats the base policy's episodes: {'yes' if info['parity'] else 'NO'}")
     for path in (*info["videos"], info["path"]):
         print(f"written: {path}")
-    return 0 if info["parity"] in (None, True) else 1
+    if info["video_failure"] is not None:
+        print(f"pld-ray: the figures are written, but {info['video_failure']}", file=sys.stderr)
+    return 0 if info["parity"] in (None, True) and info["video_failure"] is None else 1

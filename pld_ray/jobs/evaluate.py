@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pld_ray.config import ConfigError
+from envs.bootstrap import RenderingUnavailableError, enable_rendering
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.errors import UserError
 from pld_ray.evaluation.eval_info import in_task, success_length, write_eval_info
-from pld_ray.evaluation.play import success_rate
-from pld_ray.evaluation.video import Film
+from pld_ray.evaluation.play import EpisodeResult, success_rate
+from pld_ray.files.atomic import write_atomically
 from pld_ray.files.manifest import CheckpointError
-from pld_ray.jobs.build import check_environment, running_algorithm
+from pld_ray.jobs.build import check_environment, open_environment, running_algorithm
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.factory import steps_per_second
 from pld_ray.runs.run_dir import older_checkpoint, run_of_checkpoint
@@ -33,17 +38,20 @@ def evaluate_checkpoint(
         checkpoint: a folder below a run's `checkpoints/`.
         n_episodes: episodes, one per init state; None is all that the run held back.
         output_dir: where to write; None is `eval/<checkpoint name>` in the run's folder.
-        videos: init states to film, base beside base + residual, as `videos/init_state_<id>.mp4`.
+        videos: init states to film, base beside base + residual, as `videos/init_state_<id>.mp4`,
+            once `eval_info.json` is written.
         parity: also play base + residual at beta 0, which must repeat the base policy's episodes.
         trust: run the code that the run names, see `pld_ray.runs.trust`.
 
     Returns:
         Rates (the base policy's is None where there is none), mean lengths of the successes and the
         environment's rate (None where it tells none),
-        whether parity holds (None if it was not asked for), and what was written.
+        whether parity holds (None if it was not asked for), what was written, and which films are
+        missing for what reason (`video_failure`; None if all are there).
 
     Raises:
-        ConfigError: the folder is no checkpoint, or the run held fewer init states back.
+        ConfigError: the folder is no checkpoint, the run held fewer init states back, or `videos`
+            cannot be filmed.
     """
     run = run_of_checkpoint(checkpoint)
     config = run.load_config()
@@ -57,36 +65,24 @@ def evaluate_checkpoint(
             "(evaluation.held_states of a run says how many are held)"
         )
     check_environment(config, learns=False)
-    with running_algorithm(config, learns=False) as algorithm:
-        load_whole(algorithm, pathlib.Path(checkpoint).resolve())
-        states = list(range(n_episodes))
-        clock = time.monotonic()
-        residual = algorithm.evaluate_residual(states)
-        eval_s = time.monotonic() - clock
-        base = algorithm.evaluate_base(states) if algorithm.compares or parity else None
-        equal = algorithm.evaluate_residual(states, 0.0) == base if parity else None
-        films = algorithm.film(list(videos))
+    if videos:
+        check_videos(config, videos)
     folder = pathlib.Path(output_dir or run.path / "eval" / pathlib.Path(checkpoint).name)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "eval_info.json"
-    filmed = {state: str(p) for state, p in write_films(folder / "videos", films).items()}
-    extra: dict[str, Any] = {
-        "task": config.env.task,
-        "checkpoint": str(pathlib.Path(checkpoint).resolve()),
-    }
-    if parity:
-        extra["beta_zero_equals_base"] = equal
-    write_eval_info(
-        path,
-        in_task(residual, config.env, filmed),
-        base=None if base is None else in_task(base, config.env, filmed),
-        eval_s=eval_s,
-        extra=extra,
-    )
+    with running_algorithm(config, learns=False) as algorithm:
+        load_whole(algorithm, pathlib.Path(checkpoint).resolve())
+        played = play(algorithm, n_episodes, parity)
+        write_figures(path, played, config, checkpoint, {})  # before the films: they may fail
+        filmed, failure = write_films(algorithm, list(dict.fromkeys(videos)), folder / "videos")
+    if filmed:
+        write_figures(path, played, config, checkpoint, filmed)
+    base, residual = played.base, played.residual
     return {
         "n_episodes": n_episodes,
-        "parity": equal,
+        "parity": played.repeats_base,
         "videos": list(filmed.values()),
+        "video_failure": failure,
         "path": str(path),
         "base_success": None if base is None else success_rate(base),
         "residual_success": success_rate(residual),
@@ -96,6 +92,64 @@ def evaluate_checkpoint(
         },
         "steps_per_second": steps_per_second(config.env.settings()),
     }
+
+
+@dataclass(frozen=True)
+class Played:
+    """Episodes from the same init states.
+
+    Attributes:
+        residual: of base + residual.
+        base: of the base policy alone; None where nobody asked for it.
+        repeats_base: whether base + residual at beta 0 does; None if it was not played.
+        eval_s: wall seconds of `residual`.
+    """
+
+    residual: Sequence[EpisodeResult]
+    base: Sequence[EpisodeResult] | None
+    repeats_base: bool | None
+    eval_s: float
+
+
+def play(algorithm: OffPolicy, n_episodes: int, parity: bool) -> Played:
+    """Play the first `n_episodes` init states."""
+    states = list(range(n_episodes))
+    clock = time.monotonic()
+    residual = algorithm.evaluate_residual(states)
+    eval_s = time.monotonic() - clock
+    base = algorithm.evaluate_base(states) if algorithm.compares or parity else None
+    equal = algorithm.evaluate_residual(states, 0.0) == base if parity else None
+    return Played(residual, base, equal, eval_s)
+
+
+def write_figures(
+    path: pathlib.Path,
+    played: Played,
+    config: TrainConfig,
+    checkpoint: str,
+    filmed: Mapping[int, str],
+) -> None:
+    """Write `eval_info.json`.
+
+    Args:
+        path: the file.
+        played: what it tells.
+        config, checkpoint: whose it is.
+        filmed: init state -> film.
+    """
+    extra: dict[str, Any] = {
+        "task": config.env.task,
+        "checkpoint": str(pathlib.Path(checkpoint).resolve()),
+    }
+    if played.repeats_base is not None:
+        extra["beta_zero_equals_base"] = played.repeats_base
+    write_eval_info(
+        path,
+        in_task(played.residual, config.env, filmed),
+        base=None if played.base is None else in_task(played.base, config.env, filmed),
+        eval_s=played.eval_s,
+        extra=extra,
+    )
 
 
 def load_whole(algorithm: OffPolicy, checkpoint: pathlib.Path) -> None:
@@ -112,11 +166,43 @@ def load_whole(algorithm: OffPolicy, checkpoint: pathlib.Path) -> None:
         raise CheckpointError(f"{error}{advice}") from error
 
 
-def write_films(folder: pathlib.Path, films: dict[int, Film]) -> dict[int, pathlib.Path]:
-    """Write each film; init state -> file."""
-    paths = {}
-    for state, film in films.items():
-        folder.mkdir(parents=True, exist_ok=True)
-        paths[state] = folder / f"init_state_{state:03d}.mp4"
-        paths[state].write_bytes(film.mp4)
-    return paths
+def check_videos(config: TrainConfig, videos: Sequence[int]) -> None:
+    """Refuse what cannot be filmed, as far as it can be known here, before anything is played.
+
+    Raises:
+        ConfigError: an init state that is not stored, or no OpenGL library on the only machine.
+    """
+    with contextlib.closing(open_environment(config)) as env:
+        stored = env.num_init_states
+    for state in videos:
+        if not 0 <= state < stored:
+            raise ConfigError(
+                f"--videos: {config.env.task} has {stored} stored init states, and {state} is none "
+                f"of them: give numbers from 0 to {stored - 1}"
+            )
+    elsewhere = config.ray_address or os.environ.get("RAY_ADDRESS")
+    if config.env.environment_class is None and not elsewhere:
+        try:
+            enable_rendering()
+        except RenderingUnavailableError as error:
+            raise ConfigError(f"--videos: {error}") from error
+
+
+def write_films(
+    algorithm: OffPolicy, states: Sequence[int], folder: pathlib.Path
+) -> tuple[dict[int, str], str | None]:
+    """Film each init state, up to the first that fails.
+
+    Returns:
+        Init state -> file, and which films are missing for what reason; None if all are there.
+    """
+    paths: dict[int, str] = {}
+    for state in states:
+        path = folder / f"init_state_{state:03d}.mp4"
+        try:
+            write_atomically(path, algorithm.film([state])[state].mp4)
+        except (UserError, OSError) as error:
+            missing = ", ".join(str(s) for s in states if s not in paths)
+            return paths, f"no film of init state {missing}: {error}"
+        paths[state] = str(path)
+    return paths, None

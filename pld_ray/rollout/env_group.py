@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -82,7 +82,7 @@ class FailureCount:
     def __init__(self, num_envs: int) -> None:
         self._in_a_row = np.zeros(num_envs, dtype=np.int64)
         self._total = np.zeros(num_envs, dtype=np.int64)
-        self._seeds = [0] * num_envs
+        self._seeds: list[int | None] = [None] * num_envs
 
     def note(self, i: int, command: Command, outcome: Outcome) -> None:
         """Count a failure of environment i, or forget the earlier ones after a good step."""
@@ -98,15 +98,19 @@ class FailureCount:
                 f"{outcome.failure}"
             )
 
-    def seed(self, i: int, command: Command) -> int | None:
-        """The command's own seed; a replaced environment gets one of its own instead of none."""
+    def seeded(self, i: int, command: Command, replaced: bool) -> Command:
+        """What environment i is told: in place of no seed, a replacement's first command gets one
+        that follows from the environment's last and from how often it failed.
+
+        To be asked for every command: it remembers the seeds.
+        """
         if command.seed is not None:
             self._seeds[i] = command.seed
-            return command.seed
-        if self._total[i] == 0:
-            return None
-        entropy = np.random.SeedSequence([self._seeds[i], int(self._total[i])])
-        return int(entropy.generate_state(1)[0])
+        last = self._seeds[i]
+        if command.seed is not None or not replaced or last is None:
+            return command
+        entropy = np.random.SeedSequence([int(last), int(self._total[i])])
+        return replace(command, seed=int(entropy.generate_state(1)[0]))
 
 
 class InProcessEnvs:
@@ -134,8 +138,7 @@ class InProcessEnvs:
         ]
 
     def _run_one(self, i: int, command: Command) -> Outcome:
-        if self._replaced[i]:
-            command = Command(command.action, self._failures.seed(i, command), command.options)
+        command = self._failures.seeded(i, command, self._replaced[i])
         make = self._makers[i]
         if make is None:
             return apply(self.envs[i], command)

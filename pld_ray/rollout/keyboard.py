@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import re
 import select
 import termios
 import threading
@@ -47,6 +48,13 @@ STOP = " "
 """Of a robot; nothing in a simulation."""
 RELEASE_S = 1.0
 """Seconds without a key after which the policy acts again; until then the arm holds still."""
+ESCAPE_S = 0.5
+"""Seconds within which the rest of an escape sequence comes, or Esc was pressed alone."""
+ESCAPE = re.compile(r"\x1b(?:\[\[?+|O)[!-?]*+[@-~]?")
+"""What a terminal sends for an arrow or a function key, `ESC [ [ A` for F1 in a Linux console among
+it. Space, Enter and Backspace are never part of one."""
+OPEN_ESCAPE = re.compile(r"\x1b(?:(?:\[\[?+|O)[!-?]*+)?\Z")
+"""The beginning of one, at the end of what was read."""
 HELP = (
     "keys: w/s a/d r/f move, u/o i/k j/l turn, c/v close/open the gripper, x hands off, "
     "Enter success, 0 failure, Backspace record again, p pause, space stops a robot"
@@ -83,9 +91,11 @@ class TerminalKeyboard:
     ) -> None:
         self._options, self._clock = options, clock
         self._fd = open_terminal(path)
+        os.set_blocking(self._fd, False)  # whoever reads it has the lock
         self._before = termios.tcgetattr(self._fd)
         self._lock = threading.Lock()
         self._pressed: dict[str, float] = {}
+        self._open_escape, self._opened = "", -float("inf")
         self._last_key = -float("inf")
         self._verdict: Verdict | None = None
         self._grip: float | None = None
@@ -122,6 +132,7 @@ class TerminalKeyboard:
 
     def episode_begins(self) -> None:
         with self._lock:
+            self._take_in()  # what was typed by now is of the last one; a stop and a pause stay
             self._pressed, self._verdict, self._grip = {}, None, None
             self._last_key = -float("inf")
 
@@ -144,17 +155,33 @@ class TerminalKeyboard:
             ready, _, _ = select.select([self._fd, self._wake], [], [])
             if self._wake in ready:
                 return
-            try:
-                text = os.read(self._fd, 1024).decode(errors="ignore")
-            except OSError:
-                text = ""
-            if not text:  # hung up
-                with self._lock:
-                    self._lost = True
-                return
             with self._lock:
-                for key in text:
-                    self._note(key)
+                self._take_in()
+                if self._lost:
+                    return
+
+    def _take_in(self) -> None:
+        """Note the keys that wait in the terminal."""
+        if self._lost or self._fd < 0:
+            return
+        try:
+            read = os.read(self._fd, 4096)
+        except BlockingIOError:  # none
+            return
+        except OSError:
+            read = b""
+        self._lost = not read  # hung up
+        for key in self._keys(read.decode(errors="ignore")):
+            self._note(key)
+
+    def _keys(self, text: str) -> str:
+        """Without the keys that come as escape sequences: their letters are nobody's command."""
+        now = self._clock()
+        if now - self._opened <= ESCAPE_S:
+            text = self._open_escape + text
+        unfinished = OPEN_ESCAPE.search(text)
+        self._open_escape, self._opened = unfinished.group() if unfinished else "", now
+        return ESCAPE.sub("", text)
 
     def _note(self, key: str) -> None:
         now, key = self._clock(), key.lower()

@@ -33,6 +33,10 @@ class StartOrder:
         self._ended.append(((summary.start, runner, summary.env_index), ended))
         self._ended.sort(key=lambda item: item[0])
 
+    def begin_anew(self) -> None:
+        """Clocks begin at 0 again, and no episode is open: those held back come before others."""
+        self._ended = [((-1, *key[1:]), ended) for key, ended in self._ended]
+
     def take(self, batches: Sequence[EpisodeBatch]) -> Iterator[Ended]:
         """Those that began before any episode that is open after these batches."""
         oldest = min((batch.oldest_start for batch in batches), default=0)

@@ -80,7 +80,11 @@ class SubprocessEnvs:
         return [worker.process.pid or 0 for worker in self._workers]
 
     def run(self, commands: Sequence[Command | None]) -> list[Outcome]:
-        sent = {i: self._seeded(i, c) for i, c in enumerate(commands) if c is not None}
+        sent = {
+            i: self._failures.seeded(i, command, self._replaced[i])
+            for i, command in enumerate(commands)
+            if command is not None
+        }
         outcomes = [Outcome() for _ in commands]
         now = time.monotonic()
         due: dict[int, float] = {}  # what has not answered yet, and when it is given up
@@ -108,11 +112,6 @@ class SubprocessEnvs:
             if self._replaced[i]:
                 self._workers[i] = self._start(i)
         return outcomes
-
-    def _seeded(self, i: int, command: Command) -> Command:
-        if not self._replaced[i]:
-            return command
-        return Command(command.action, self._failures.seed(i, command), command.options)
 
     def _too_late(self, command: Command) -> str:
         if command.action is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import subprocess
 import sys
 import termios
@@ -16,6 +17,7 @@ from pld_ray.config import InterventionConfig
 from pld_ray.rollout.device import DeviceError, DeviceLostError, DevicePerson, Reading, check_dims
 from pld_ray.rollout.intervention import NOTHING
 from pld_ray.rollout.keyboard import (
+    ESCAPE_S,
     RELEASE_S,
     TERMINAL,
     TerminalKeyboard,
@@ -123,6 +125,67 @@ def test_a_new_episode_forgets_the_last_one_s_keys(typist):
     typist.type("w")
     typist.type("0")
     typist.keyboard.episode_begins()
+    assert typist.keyboard.read() == Reading()
+
+
+SEQUENCES = {
+    "arrow": "\x1b[A",
+    "right": "\x1b[C",
+    "End": "\x1b[F",
+    "End of an application": "\x1bOF",
+    "F1": "\x1bOP",
+    "F1 of a console": "\x1b[[A",
+    "F5": "\x1b[15~",
+    "Control-right": "\x1b[1;5C",
+    "Delete": "\x1b[3~",
+    "Alt-up": "\x1b\x1b[A",
+}
+FORWARD = {**dict.fromkeys(range(6), 0.0), 0: 0.5}
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES.values(), ids=SEQUENCES)
+def test_arrow_and_function_keys_command_nothing(typist, sequence):
+    typist.type(f"x{sequence}{sequence}w")
+    assert typist.keyboard.read() == Reading(FORWARD)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("\x1b", "[D"), ("\x1b[", "C"), ("\x1b[1;", "5C"), ("\x1bO", "P"), ("\x1b[[", "A")],
+)
+def test_the_rest_of_a_sequence_may_come_later(typist, before, after):
+    typist.type(f"x{before}")
+    typist.type(f"{after}w")
+    assert typist.keyboard.read() == Reading(FORWARD)
+
+
+def test_escape_alone_means_nothing_and_takes_nothing_with_it(typist):
+    typist.type("\x1b")
+    assert typist.keyboard.read() == Reading()
+    typist.type("w")
+    assert typist.keyboard.read() == Reading(FORWARD)
+    typist.type("x\x1b")
+    typist.clock.now += 2 * ESCAPE_S
+    typist.type("O")
+    assert typist.keyboard.read() == Reading({**dict.fromkeys(range(6), 0.0), 3: -0.5})
+
+
+@pytest.mark.parametrize("begun", ["\x1b", "\x1b[", "\x1b[1", "\x1bO"])
+def test_a_sequence_never_swallows_a_stop_or_a_verdict(typist, begun):
+    typist.type(f"x{begun}")
+    typist.type(" ")
+    assert typist.keyboard.read().stop
+    typist.type(f"{begun}\n")
+    assert typist.keyboard.read() == Reading(verdict="success")
+
+
+def test_a_new_episode_takes_what_waits_in_the_terminal_for_the_last_one_s(typist):
+    os.write(typist.keyboard._woken, b".")  # nobody listens
+    typist.keyboard._thread.join(10)
+    os.write(typist.master, b"w\n")
+    assert select.select([typist.slave], [], [], 10)[0]
+    typist.keyboard.episode_begins()
+    assert not select.select([typist.slave], [], [], 0)[0]
     assert typist.keyboard.read() == Reading()
 
 

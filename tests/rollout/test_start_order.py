@@ -34,6 +34,13 @@ def test_an_episode_waits_for_those_that_began_before_it():
     assert order.held_back == []
 
 
+def test_when_clocks_begin_anew_what_is_held_back_comes_first():
+    order = StartOrder()
+    assert taken(order, [batch([7, 9], 5)]) == []
+    order.begin_anew()
+    assert taken(order, [batch([0], 2)]) == [7, 9, 0]
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30))
 def test_nothing_is_lost_and_the_order_is_that_of_the_starts(lengths):
     """One environment after the other on two runners, each asked for five steps a round."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import termios
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -45,8 +47,8 @@ class Person:
                 time.sleep(PAUSE_S)
                 reading = self.device.read()
         except DeviceLostError as error:
-            self.device = None
             self._stop(str(error))
+            self.leave()  # what is left of it would take the terminal's keys
             return Reading()
         if reading.stop:
             self._stop("the person said so")
@@ -55,20 +57,33 @@ class Person:
     def confirm(self, what: str, stopped: bool = False) -> None:
         """Wait until they press Enter; returns at once where nobody is waited for.
 
+        What they pressed before they were asked is no answer.
+
         Args:
             what: is said to them.
-            stopped: the arm has; whoever holds a device is asked then, waited for or not.
+            stopped: the arm has; whoever holds a device is asked then, waited for or not. Where
+                that device goes meanwhile, the terminal asks whoever is waited for.
 
         Raises:
             ArmError: there is no terminal to ask in.
         """
-        if self.device is not None and (self._waited_for or stopped):
-            tell_the_person(what)
-            while self.device is not None and self.poll().verdict != "success":
-                self.on_wait()
-                time.sleep(PAUSE_S)
-        elif self._waited_for:
+        has_device = self.device is not None
+        if has_device and (self._waited_for or stopped):
+            self._ask_by_device(what)
+        # a device that goes stops the arm, which asks again: unless it has stopped already
+        if self._waited_for and self.device is None and (stopped or not has_device):
             ask_in_terminal(what, self.on_wait)
+
+    def _ask_by_device(self, what: str) -> None:
+        """Say it, and wait for Enter, or until the device has gone."""
+        self.poll()  # a stop is heeded, a verdict is not
+        if self.device is None:
+            return
+        self.device.episode_begins()
+        tell_the_person(what)
+        while self.device is not None and self.poll().verdict != "success":
+            self.on_wait()
+            time.sleep(PAUSE_S)
 
     def leave(self) -> None:
         """Close their device."""
@@ -125,6 +140,8 @@ def terminal() -> int:
 def ask_in_terminal(what: str, on_wait: Callable[[], None]) -> None:
     """Print a sentence where the person sits, and wait for Enter.
 
+    What was typed before is dropped.
+
     Args:
         what: the sentence.
         on_wait: called again and again meanwhile.
@@ -134,6 +151,8 @@ def ask_in_terminal(what: str, on_wait: Callable[[], None]) -> None:
     """
     fd = terminal()
     try:
+        with contextlib.suppress(termios.error):  # it is no terminal, or has gone
+            termios.tcflush(fd, termios.TCIFLUSH)
         tell_the_person(what)
         read = b" "
         while read not in (b"\n", b"\r", b""):

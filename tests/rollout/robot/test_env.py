@@ -320,7 +320,7 @@ def test_unplugged_in_an_episode(make, attended):
         )
     env.reset()  # plugs it in again; without a person it goes on by itself
     if attended:
-        assert asked[:2] == [(1, True), (2, False)]
+        assert [*dict.fromkeys(asked)] == [(1, True), (2, False)]
     assert robot.connections == 2
     assert env.arm.stopped is None
     env.step(act(x=1.0))
