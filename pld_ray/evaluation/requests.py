@@ -120,8 +120,12 @@ class Evaluation:
         return [i for i in dict.fromkeys(self.init_state_ids) if i not in self._played[name]]
 
     def _deal(self) -> None:
+        # before a runner is restored: what it had been given is lost, also if it is back at once
+        present = self.group.healthy_env_runner_ids()
+        self._assigned = {r: share for r, share in self._assigned.items() if r in present}
         healthy = self._healthy()
-        self._assigned = {r: share for r, share in self._assigned.items() if r in healthy}
+        if not self.group.num_in_flight_async_reqs(self._tag):  # somebody else has restored it
+            self._assigned = {}
         for name, contestant in self.contestants.items():
             taken = {i for other, ids in self._assigned.values() if other == name for i in ids}
             left = [i for i in self._missing(name) if i not in taken]

@@ -91,8 +91,10 @@ class FolderLock:
         while not released.wait(BEAT_S):
             try:
                 os.utime(self.path)
-            except OSError:
+            except FileNotFoundError:
                 return  # the folder is gone, and nobody can claim it
+            except OSError:  # of a network's file system: the next beat may be heard
+                continue
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.evaluate import load_whole
 from pld_ray.jobs.recording import recording_of
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.rllib.stream_seed import RECORDED, stream_seed
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
 
 MAX_BARREN = 200
@@ -109,9 +110,22 @@ def record(
     on_episode: Callable[[int, bool], None],
 ) -> None:
     """Play and keep episodes until the goal is reached."""
-    runners = algorithm.runners
-    runners.restart(seed * 1_000_003 + len(writer))  # a resumed recording repeats no episode
+    runners, begun = algorithm.runners, 0
     order, barren = StartOrder(), 0
+
+    def begin() -> None:
+        """Fresh episodes everywhere: a resumed recording, or runner, repeats none.
+
+        What was learnt plays no placement that it learnt from; others play those of a collection,
+        so that they can stand for it.
+        """
+        nonlocal begun
+        stands_for_collection = actor != "residual" and not begun
+        mixed = stream_seed(RECORDED, seed, len(writer), begun)
+        runners.restart(seed * 1_000_003 + len(writer) if stands_for_collection else mixed)
+        begun += 1
+
+    begin()
     device = algorithm.config.intervention.device
     how: dict[str, Any] = {
         "base_only": actor != "residual",
@@ -119,6 +133,10 @@ def record(
         "intervene": device != "none",
     }
     while True:
+        runners.watch()
+        if algorithm.restore_env_runners(algorithm.env_runner_group):
+            order.begin_anew()  # the clocks of all episodes do, too
+            begin()
         request = runners.request(**how, explore=False, keep_probing=True)
         batches = runners.gather(request)
         for ended in ended_episodes(batches):

@@ -106,7 +106,7 @@ def _train(
     if config.tracking.enabled:
         start.step("tracking")
     tracker = open_tracker(config, run, preset=preset)
-    job = _Job(config, run, tracker, logger)
+    job = _Job(config, run, tracker, logger, started)
     own_ray = False
     try:
         with told_of_end(tracker, logger) as end:
@@ -115,17 +115,10 @@ def _train(
             if tracker is not None:
                 tracker.set_tag("cluster", cluster_in_words())
             check_cluster(config)
-            if job.run(start, resumes, checkpoint):
-                summary = job.loop.finish(started)
-                run.set_status(FINISHED)
-                end.status = "FINISHED"
-            else:
-                saved = job.loop.save("interrupted")
-                steps = job.loop.algorithm.env_steps
-                summary = {"env_steps": steps, "checkpoint": str(saved)}
-                run.set_status(INTERRUPTED)
-                end.status = "KILLED"
-                print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
+            summary = job.run(start, resumes, checkpoint)
+            finished = "residual_success" in summary
+            run.set_status(FINISHED if finished else INTERRUPTED)
+            end.status = "FINISHED" if finished else "KILLED"
     finally:
         job.stop()
         if own_ray:
@@ -174,9 +167,15 @@ class _Job:
     """The algorithm of a run and its loop, built anew when a learner is lost."""
 
     def __init__(
-        self, config: TrainConfig, run: RunDir, tracker: MlflowRun | None, logger: logging.Logger
+        self,
+        config: TrainConfig,
+        run: RunDir,
+        tracker: MlflowRun | None,
+        logger: logging.Logger,
+        started: float,
     ) -> None:
         self.config, self.run_dir, self.tracker, self.logger = config, run, tracker, logger
+        self.started = started
         self._algorithm: OffPolicy | None = None
         self._loop: TrainingLoop | None = None
 
@@ -186,13 +185,18 @@ class _Job:
         assert self._loop is not None
         return self._loop
 
-    def run(self, start: StartUp, restore: bool, checkpoint: pathlib.Path | None = None) -> bool:
-        """Train to the end; False when a stop was requested.
+    def run(
+        self, start: StartUp, restore: bool, checkpoint: pathlib.Path | None = None
+    ) -> dict[str, Any]:
+        """Train to the end and evaluate, or until a stop is requested.
 
         Args:
             start: is told each step.
             restore: go on from a checkpoint, `checkpoint` or the newest one.
             checkpoint: newer ones are set aside.
+
+        Returns:
+            see `TrainingLoop.finish`; of a run that was stopped, `env_steps` and `checkpoint`.
 
         Raises:
             RunError: a learner was lost more than `max_failures` times.
@@ -213,8 +217,13 @@ class _Job:
                         self.run_dir.go_on_from(restored)
                 else:
                     self.run_dir.create(self.config)
-                return self.loop.run(start)
+                if self.loop.run(start):
+                    return self.loop.finish(self.started)
+                return self._stopped(self.loop.save("interrupted"))
             except LearnerLostError as error:
+                if self._loop is not None and self._loop.stop_requested:
+                    self.logger.warning("%s; the run was to stop", error)
+                    return self._stopped(self.run_dir.latest_checkpoint())
                 failures += 1
                 if failures > self.config.max_failures:
                     raise RunError(
@@ -226,6 +235,11 @@ class _Job:
                 print(f"{error}; going on from the last checkpoint", flush=True)
                 self.stop()
                 restore, checkpoint = True, None
+
+    def _stopped(self, saved: pathlib.Path | None) -> dict[str, Any]:
+        """Say how to go on from the newest checkpoint."""
+        print(f"saved {saved}\ncontinue with: pld-ray train --resume={self.run_dir.path}")
+        return {"env_steps": self.loop.algorithm.env_steps, "checkpoint": str(saved)}
 
     def stop(self) -> None:
         """End the algorithm's processes, and what writes beside it."""

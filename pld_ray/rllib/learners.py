@@ -168,14 +168,14 @@ class Learners:
 
     def call(self, method: str, **arguments: Any) -> list[Any]:
         """What a method returns on every learner."""
-        values = []
-        for result in self.group.foreach_learner(_call, method=method, arguments=arguments):
-            value = result.get()
-            if not result.ok:
-                if isinstance(value, RayActorError):
-                    raise LearnerLostError(f"a learner is gone: {value}") from value
-                raise value
-            values.append(value)
+        results = list(self.group.foreach_learner(_call, method=method, arguments=arguments))
+        values = [result.get() for result in results]
+        failures = [v for v, result in zip(values, results, strict=True) if not result.ok]
+        for failure in failures:  # the others' collectives fail for it: it is told first
+            if isinstance(failure, RayActorError):
+                raise LearnerLostError(f"a learner is gone: {failure}") from failure
+        if failures:
+            raise failures[0]
         learners = max(1, len(self.group))
         if len(values) < learners:
             raise LearnerLostError(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import ray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
@@ -28,6 +27,7 @@ from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rllib.rounds import Rounds
 from pld_ray.rllib.runners import Runners, ask_one, busy_ones_ended
+from pld_ray.rllib.stream_seed import ONLINE, RESTORED, stream_seed
 from pld_ray.rollout import factory
 from pld_ray.rollout.messages import PublishedWeights
 from pld_ray.runs.layout import PROGRESS_FILE
@@ -179,9 +179,8 @@ class OffPolicy(Algorithm):
         restored: list[int] = super().restore_env_runners(env_runner_group)
         if restored and env_runner_group is self.env_runner_group:
             self._num_restored += len(restored)
-            entropy = [self.config.seed or 0, self.env_steps, self._num_restored]
-            (seed,) = np.random.SeedSequence(entropy).generate_state(1)
-            self.runners.restart(int(seed), restored)
+            numbers = self.config.seed or 0, self.env_steps, self._num_restored
+            self.runners.restart(stream_seed(RESTORED, *numbers), restored)
         return restored
 
     def initialize(self) -> None:
@@ -199,7 +198,7 @@ class OffPolicy(Algorithm):
         """Fresh episodes with the present weights; a resumed run does not repeat its episodes."""
         progress = self.progress
         if self.phase != "collect":
-            self.runners.restart((self.config.seed or 0) * 1_000_003 + progress.updates)
+            self.runners.restart(stream_seed(ONLINE, self.config.seed or 0, progress.updates))
         self.runners.publish(self.learners)
         progress.published_updates = progress.updates
         if self.asynchronous is not None and self.phase == "online":

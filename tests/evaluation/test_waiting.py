@@ -24,6 +24,9 @@ class Group:
         self.asked.append((remote_worker_ids[0], kwargs["init_state_ids"]))
         return 1
 
+    def num_in_flight_async_reqs(self, tag):
+        return len(self.asked)
+
     def fetch_ready_async_reqs(self, tags, timeout_seconds):
         asked, self.asked = self.asked, []
         return [(runner, [result(i) for i in ids]) for runner, ids in asked]
@@ -54,3 +57,27 @@ def test_it_plays_every_state_once_somebody_is_back(caplog):
 def test_where_nobody_looks_for_one_it_gives_up():
     with pytest.raises(RuntimeError, match="no env runner is alive"):
         Evaluation(Group(), [1], {"residual": Contestant()}).wait()
+
+
+@pytest.mark.parametrize("restored_by", ["the evaluation", "somebody else"])
+def test_a_runner_that_died_and_is_back_between_two_looks_is_dealt_its_share_again(restored_by):
+    class Dies(Group):
+        lives = 1
+
+        def fetch_ready_async_reqs(self, tags, timeout_seconds):
+            if self.lives:
+                self.lives, self.asked = 0, []
+                self.healthy = [] if restored_by == "the evaluation" else [1]
+                return []
+            return super().fetch_ready_async_reqs(tags, timeout_seconds)
+
+    group = Dies()
+    group.healthy = [1]
+    evaluation = Evaluation(
+        group, [4, 2, 7], {"residual": Contestant()}, lambda: group.healthy.append(1)
+    )
+    for _ in range(10):
+        if (results := evaluation.poll()) is not None:
+            break
+    assert results is not None, "it waits for what nobody plays"
+    assert [episode.init_state_id for episode in results["residual"]] == [4, 2, 7]

@@ -17,6 +17,7 @@ from envs.point import PointEnv
 from pld_ray.cli import main
 from pld_ray.jobs import training_loop
 from pld_ray.rllib.algorithm import ResidualSAC
+from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
@@ -38,6 +39,7 @@ SMALL = [
     "--checkpoint.interval_steps=500",
     "--checkpoint.keep=1",
 ]
+BRIEF = ["--tracking.enabled=false", "--total_steps=700"]
 
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -208,6 +210,46 @@ def test_interrupt_saves_and_resume_continues_the_same_run(finished, monkeypatch
     steps = [row["env_steps"] for row in rows]
     assert steps == sorted(steps)
     assert MlflowClient(summary["mlflow_tracking_uri"]).get_run(run_id).info.status == "FINISHED"
+
+
+def test_a_stop_is_not_forgotten_when_a_learner_is_lost_meanwhile(finished, monkeypatch, capsys):
+    folder, failed = finished.parent / "stop_and_loss", []
+    iterate = training_loop.TrainingLoop.iterate
+
+    def stop_then_lose(self, progress=None):
+        row = iterate(self, progress)
+        if self.algorithm.updates:
+            self.save_periodic()
+            os.kill(os.getpid(), signal.SIGINT)
+            failed.append(self.algorithm.env_steps)
+            raise LearnerLostError("a learner is gone")
+        return row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_loop.TrainingLoop, "iterate", stop_then_lose)
+        assert main(["train", *SMALL, *BRIEF, f"--output_dir={folder}"]) == 0
+    assert len(failed) == 1, "it trained on"
+    assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
+    assert read_status(folder).state == "interrupted"
+
+
+@pytest.mark.chaos
+def test_a_learner_that_is_lost_at_the_end_is_no_failure_of_the_run(finished, monkeypatch):
+    folder, failed = finished.parent / "loss_at_the_end", []
+    finish = training_loop.TrainingLoop.finish
+
+    def lose_once(self, started):
+        if not failed:
+            failed.append(self.save("final"))
+            raise LearnerLostError("a learner is gone")
+        return finish(self, started)
+
+    monkeypatch.setattr(training_loop.TrainingLoop, "finish", lose_once)
+    assert main(["train", *SMALL, *BRIEF, f"--output_dir={folder}"]) == 0
+    assert json.loads((folder / "summary.json").read_text())["updates"] > 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    validated = [row["env_steps"] for row in rows if "eval/residual_success" in row]
+    assert len(validated) == len(set(validated)) > 0
 
 
 def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(finished, monkeypatch, capsys):

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ray.exceptions import RayActorError
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from update_fixtures import PLAIN
@@ -16,7 +17,7 @@ from update_fixtures import PLAIN
 from pld_ray.data.norm_stats import NormStats
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.learners import LearnerLostError, Learners
 from pld_ray.rollout.messages import ReplayBatch
 
 LENGTH = 12
@@ -196,6 +197,21 @@ def test_the_replay_of_all_learners_is_counted_and_as_it_is_now():
         learners.store([ReplayBatch(*episodes(count))])
     held = metrics.peek(("learners", "__all_modules__", "replay_online"))
     assert held == sum(len(each.replay.online) for each in pair) == learners.replay_sizes()[0] > 0
+
+
+def test_a_lost_learner_is_told_before_the_failures_that_follow_from_it():
+    """The others' collectives fail as it dies, those of lower rank before it in the order."""
+
+    class Group:
+        def foreach_learner(self, call, **kwargs):
+            lost = RayActorError(error_msg="the node is gone")
+            return [
+                SimpleNamespace(ok=False, get=lambda: RuntimeError("Connection reset by peer")),
+                SimpleNamespace(ok=False, get=lambda: lost),
+            ]
+
+    with pytest.raises(LearnerLostError, match="a learner is gone"):
+        Learners(Group(), MetricsLogger(root=True), "").call("drain")
 
 
 def test_what_is_saved_goes_on_with_the_same_numbers(learner, tmp_path):

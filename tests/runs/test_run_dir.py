@@ -1,10 +1,12 @@
 """One process at a time works in a run's folder."""
 
+import errno
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -94,6 +96,23 @@ def test_a_lock_is_touched_while_it_is_held(tmp_path, monkeypatch):
         while lock.stat().st_mtime < STALE_S:
             assert time.monotonic() < deadline, "nobody touches the lock"
             time.sleep(0.005)
+    run.release()
+
+
+def test_a_file_system_that_fails_once_does_not_end_the_beats_of_a_lock(tmp_path, monkeypatch):
+    beats, enough = [], threading.Event()
+
+    def utime(path, *times):
+        beats.append(path)
+        if len(beats) == 1:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        enough.set()
+
+    monkeypatch.setattr(locks, "BEAT_S", 0.01)
+    monkeypatch.setattr(locks.os, "utime", utime)
+    run = RunDir(tmp_path)
+    run.claim()
+    assert enough.wait(30), "no beat after the one that failed"
     run.release()
 
 
