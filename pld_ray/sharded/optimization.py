@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from pld_ray.config.finetune import FinetuneParams
 
@@ -50,6 +51,35 @@ def learning_rate_share(update: int, total: int, params: FinetuneParams) -> floa
     warm = min(1.0, (update + 1) / max(1, params.warmup_updates))
     cosine = 0.5 + 0.5 * math.cos(math.pi * update / total)
     return warm * (params.final_learning_rate + (1 - params.final_learning_rate) * cosine)
+
+
+class MovingAverage(AveragedModel):
+    """PyTorch's, in float32 whatever the policy is in: in bfloat16 a share of .001 of a change is
+    none.
+
+    Args:
+        policy: whose weights are averaged.
+        decay: see `moving_average`.
+    """
+
+    def __init__(self, policy: nn.Module, decay: float) -> None:
+        super().__init__(policy)
+        self.module.float()
+        self._average = moving_average(decay)
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        averaged: list[Tensor] = list(self.module.parameters())
+        of = list(model.parameters())
+        current = [v.to(mean.dtype) for mean, v in zip(averaged, of, strict=True)]
+        if self.n_averaged == 0:
+            for mean, value in zip(averaged, current, strict=True):
+                mean.copy_(value)
+        else:
+            self._average(averaged, current, self.n_averaged)
+        for buffer, value in zip(self.module.buffers(), model.buffers(), strict=True):
+            buffer.copy_(value)
+        self.n_averaged += 1
 
 
 def moving_average(decay: float) -> Callable[[Any, Any, Any], None]:

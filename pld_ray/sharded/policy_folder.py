@@ -26,7 +26,8 @@ def write_policy_folder(
     folder: pathlib.Path,
     provenance: Mapping[str, Any],
 ) -> None:
-    """Configuration and processors as they were, these weights, and what they came from.
+    """Configuration and processors as they were, these weights in the policy's own precision, and
+    what they came from.
 
     Raises:
         OSError: the disk is full or cannot be written.
@@ -35,7 +36,8 @@ def write_policy_folder(
     checkpoint = trainee.checkpoint
     for file in (checkpoint.directory / CONFIG, *checkpoint.processors):
         shutil.copyfile(file, folder / file.name)
-    kept = {name: state[name].detach().contiguous() for name in trainee.stored}
+    own = trainee.policy.state_dict()
+    kept = {n: state[n].detach().to(own[n].dtype).contiguous() for n in trainee.stored}
     save_tensors(kept, folder / WEIGHTS)
     (folder / PROVENANCE_FILE).write_text(json.dumps(dict(provenance), indent=2) + "\n")
 

@@ -7,6 +7,7 @@ the ranks, and what is summed over micro-batches is summed over ranks.
 from __future__ import annotations
 
 import json
+import math
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,9 +24,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset
 
+from pld_ray.algorithm.nonfinite import NonFiniteTrainingError
 from pld_ray.config.finetune import FinetuneParams
 from pld_ray.data.training_windows import IS_PAD, TrainingWindows
 from pld_ray.files.manifest import damaged
@@ -38,7 +39,7 @@ from pld_ray.sharded.components import (
     Components,
     own_tensors,
 )
-from pld_ray.sharded.optimization import learning_rate_share, make_optimizer, moving_average
+from pld_ray.sharded.optimization import MovingAverage, learning_rate_share, make_optimizer
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding, most_held_gb, sum_and_clip
 from pld_ray.sharded.trainee import Trainee
@@ -81,7 +82,7 @@ class Trainer:
         self.ranks, self.policy = ranks, trainee.policy
         self.device = next(self.policy.parameters()).device.type
         self.computes_in_bfloat16 = params.precision == "bfloat16"
-        self.average = AveragedModel(self.policy, multi_avg_fn=moving_average(params.ema_decay))
+        self.average = MovingAverage(self.policy, params.ema_decay)
         if sharding is not None:  # both, as an average of a sharded policy cannot be copied
             for policy in (self.policy, self.average.module):
                 sharding.shard(policy, trainee.checkpoint.policy_type)
@@ -99,6 +100,9 @@ class Trainer:
         Returns:
             `loss`, `grad_norm` before clipping, `learning_rate`, and the numbers that the policy
             itself reports.
+
+        Raises:
+            NonFiniteTrainingError: the gradient is NaN or infinite; on every rank.
         """
         share = learning_rate_share(self.updates, self.total, self.params)
         for group in self.optimizer.param_groups:
@@ -113,13 +117,37 @@ class Trainer:
                 metrics[name] = metrics.get(name, 0.0) + weight * value
         metrics = dict(zip(metrics, self.ranks.sum(list(metrics.values())), strict=True))
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
-        norm = sum_and_clip(trained, self.clip_norm, self.ranks)
+        norm = float(sum_and_clip(trained, self.clip_norm, self.ranks))
+        if not math.isfinite(norm):  # of all ranks: each of them stops
+            raise NonFiniteTrainingError(self._not_finite(micro_batches))
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.average.update_parameters(self.policy)
         self.updates += 1
         learning_rate = max(group["lr"] for group in self.optimizer.param_groups)
-        return {**metrics, "grad_norm": float(norm), "learning_rate": learning_rate}
+        return {**metrics, "grad_norm": norm, "learning_rate": learning_rate}
+
+    def _not_finite(self, micro_batches: Sequence[Batch]) -> str:
+        """What to say of a gradient that is NaN or infinite."""
+        bad = sorted(
+            {
+                name
+                for batch in micro_batches
+                for name, value in batch.items()
+                if isinstance(value, Tensor) and value.is_floating_point()
+                if not value.isfinite().all()
+            }
+        )
+        cause = (
+            f"{', '.join(bad)} of a frame is not finite: `pld-ray data DATASET` finds it, leave "
+            "its episode out"
+            if bad
+            else "the data is finite: lower algorithm.learning_rate or algorithm.grad_clip_norm"
+        )
+        return (
+            f"the gradient is not finite at update {self.updates}; {cause}. The weights are as "
+            "before: go on with --resume from the last checkpoint"
+        )
 
     def utilisation(self) -> Utilisation:
         """To be wrapped around updates."""

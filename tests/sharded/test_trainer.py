@@ -6,16 +6,18 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from sharded_data import write_dataset
 from tiny_trainers import random_batch, save_tiny, tiny_trainer, tokenizer
 
+from pld_ray.algorithm.nonfinite import NonFiniteTrainingError
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig, FinetuneParams
 from pld_ray.data.training_windows import TrainingWindows, find_episodes
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.sharded.components import AVERAGE, OPTIMIZER, POLICY, STATE
-from pld_ray.sharded.optimization import learning_rate_share, moving_average
+from pld_ray.sharded.optimization import MovingAverage, learning_rate_share, moving_average
 from pld_ray.sharded.policy_folder import write_policy_folder
 from pld_ray.sharded.trainee import load_trainee
 from pld_ray.sharded.trainer import Trainer, batches_from
@@ -115,6 +117,41 @@ def test_frozen_parameters_stay(windows):
     assert not any(name.startswith("model.encoder") for name in changed)
     with pytest.raises(ConfigError, match="no parameter's name begins with 'encoder'"):
         trainer(dataclasses.replace(PARAMS, freeze=["encoder"]))
+
+
+def test_the_average_of_a_bfloat16_policy_learns():
+    """A step of .01 on 1 is two roundings of bfloat16, and a share of .001 of it is none."""
+    policy = torch.nn.Linear(2, 1).bfloat16()
+    torch.nn.init.constant_(policy.weight, 1.0)
+    average = MovingAverage(policy, 0.999)
+    average.update_parameters(policy)
+    torch.nn.init.constant_(policy.weight, 1.0625)
+    for _ in range(12_000):
+        average.update_parameters(policy)
+    assert average.module.weight.dtype == torch.float32
+    assert average.module.weight.tolist() == [[pytest.approx(1.0625, abs=1e-3)] * 2]
+
+
+def test_a_folder_is_in_the_precision_of_its_policy(tmp_path):
+    ours = trainer()
+    ours.policy.bfloat16()
+    write_policy_folder(ours.trainee, ours.average_state(), tmp_path / "policy", {})
+    written = load_file(tmp_path / "policy" / "model.safetensors")
+    assert {value.dtype for value in written.values() if value.is_floating_point()} == {
+        torch.bfloat16
+    }
+
+
+def test_a_frame_that_is_not_finite_stops_before_it_spoils_the_weights(windows):
+    ours = trainer()
+    run(ours, windows, 1)
+    before = weights(ours)
+    (batches,) = batches_from(windows, PARAMS, range(1, 2), 0)
+    broken = {**batches[0], "observation.state": batches[0]["observation.state"].clone()}
+    broken["observation.state"][3, 0] = math.nan
+    with pytest.raises(NonFiniteTrainingError, match=r"at update 1; observation\.state of a frame"):
+        ours.update([broken])
+    assert all(value.equal(before[name]) for name, value in weights(ours).items())
 
 
 def test_the_average_by_hand():
