@@ -114,6 +114,7 @@ def cell_result(name: str, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
         "success": final,
         "last_validation_success": last,
         "base_success": summaries[0]["base_success"],
+        "validation_base_success": summaries[0]["validation_base_success"],
         "q_out_of_bound": round(float(np.mean([out_of_bound(f) for f in folders])), 5),
         "curves": curves,
     }
@@ -122,8 +123,7 @@ def cell_result(name: str, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
 def base_result(results: Sequence[dict[str, Any]], episodes: int) -> dict[str, Any]:
     """The base policy alone, measured in every run on the same held init states.
 
-    On the validation states it is what a run's first evaluation shows: the actor has not been
-    updated by then, and the untrained residual is 0.
+    A run's first validation plays it on the validation states, too.
     """
     with_base = [r for r in results if r["preset"] != "sac_scratch"]
     rate = with_base[0]["base_success"]
@@ -134,7 +134,7 @@ def base_result(results: Sequence[dict[str, Any]], episodes: int) -> dict[str, A
         "steps": 0,
         "success_mean": rate,
         "success_interval": interval([rate], episodes),
-        "validation_success": with_base[0]["curves"][0][0][1],
+        "validation_success": with_base[0]["validation_base_success"],
     }
 
 

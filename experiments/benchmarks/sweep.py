@@ -29,6 +29,8 @@ from mlflow.tracking import MlflowClient
 from plain import PLAIN
 from ray.cluster_utils import Cluster
 
+from pld_ray.runs.journal import TIME
+
 BASE: dict[str, Any] = {
     "env.task": "lift_the_can",
     **{f"algorithm.{name}": value for name, value in PLAIN.items()},
@@ -187,7 +189,7 @@ def count_points(folder: pathlib.Path) -> dict[str, int]:
             (key, row["env_steps"])
             for row in rows
             for key, value in row.items()
-            if key != "env_steps" and value is not None
+            if key not in ("env_steps", TIME) and value is not None
         }
         figures["points"] += len(logged)
         figures["points_doubled"] += sum(count - 1 for count in logged.values())

@@ -13,7 +13,7 @@ from typing import Any
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import HISTORIES, LATEST, PARENT_TAG, Run
 from pld_ray.report.series import Series
-from pld_ray.tracking.mlflow_record import sqlite_path
+from pld_ray.tracking.mlflow_record import CHANGED, sqlite_path
 
 TIMEOUT_S = 10
 REQUESTS_AT_ONCE = 8
@@ -139,6 +139,8 @@ def _history(client: Any, run_id: str, key: str) -> Series:
 def _run(run: Any, metrics: dict[str, Series]) -> Run:
     info, data = run.info, run.data
     newest = {key: data.metrics.get(key, math.nan) for key in LATEST}
+    # of a run that goes on with other settings MLflow keeps the first, see `MlflowRun.log_params`
+    changed = {k.removeprefix(CHANGED): v for k, v in data.tags.items() if k.startswith(CHANGED)}
     return Run(
         info.run_id,
         info.run_name or "",
@@ -146,7 +148,7 @@ def _run(run: Any, metrics: dict[str, Series]) -> Run:
         info.start_time,
         info.end_time,
         info.artifact_uri or "",
-        dict(data.params),
+        {**data.params, **changed},
         dict(data.tags),
         metrics,
         {key: value for key, value in newest.items() if value == value},  # NaN is not recorded

@@ -21,6 +21,7 @@ from pld_ray.report.runs import (
     SUCCESS,
     UPDATES,
     VALIDATION_BASE,
+    VALIDATION_STATES,
     WALL_S,
     Run,
 )
@@ -276,6 +277,11 @@ def curve_of(runs: list[Run], metric: str) -> Curve | None:
 
 
 def n_episodes(runs: list[RunSummary]) -> int | None:
-    """Episodes of one evaluation while training, where all runs have the same number."""
-    counts = {run.run.last(N_EPISODES) for run in runs if SUCCESS in run.run.metrics} - {None}
-    return int(counts.pop() or 0) if len(counts) == 1 else None
+    """Episodes of one evaluation while training, where all runs have the same number.
+
+    By the setting: the number that was logged last may be of the base policy's held episodes.
+    """
+    validated = [run.run for run in runs if SUCCESS in run.run.metrics]
+    given = [run.params.get(VALIDATION_STATES) or run.last(N_EPISODES) for run in validated]
+    counts = {int(number) for number in given if number is not None}
+    return counts.pop() if len(counts) == 1 else None

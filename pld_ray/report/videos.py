@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from pld_ray.report.runs import Run
 
+PLACES = ("eval/*/videos/**/*.mp4", "videos/**/*.mp4")
+"""In a run's folder: where `pld-ray eval --videos` writes; among artifacts somebody else did."""
+
 
 @dataclass(frozen=True)
 class Video:
@@ -29,7 +32,7 @@ def find_videos(runs: Iterable[Run], folders: Sequence[pathlib.Path]) -> list[Vi
     videos = []
     for run in runs:
         for root in _roots(run):
-            found = sorted((root / "videos").glob("**/*.mp4")) if root.is_dir() else []
+            found = [path for place in PLACES for path in sorted(root.glob(place))]
             videos += [Video(run, path, _below(path, folders)) for path in found]
             if found:
                 break

@@ -40,6 +40,10 @@ def sqlite_uri(folder: str | os.PathLike[str]) -> str:
     return f"sqlite:///{pathlib.Path(folder).resolve() / 'mlflow.db'}"
 
 
+CHANGED = "changed."
+"""Begins the tags of parameters that a run which goes on has otherwise."""
+
+
 def absolute(tracking_uri: str) -> str:
     """The URI; that of a sqlite file with its whole path, for processes that start elsewhere."""
     path = sqlite_path(tracking_uri)

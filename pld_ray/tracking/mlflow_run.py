@@ -12,6 +12,7 @@ from typing import Any
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE, PROGRESS_FILE, TRAINER_FILE
 from pld_ray.tracking.mlflow_record import (
+    CHANGED,
     absolute,
     read_record,
     sqlite_path,
@@ -164,7 +165,7 @@ class MlflowRun:
                 "MLflow keeps the first value of %s; the new ones are tags changed.<name>",
                 ", ".join(changed),
             )
-            self.set_tags({f"changed.{k}"[:250]: v for k, v in changed.items()})
+            self.set_tags({f"{CHANGED}{k}"[:250]: v for k, v in changed.items()})
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write numbers at `step` (environment steps) to the journal, and send them.

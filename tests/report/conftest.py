@@ -32,7 +32,8 @@ def sweep(tmp_path_factory, empty_store):
     folder = root / "residual scale"
     make_sweep(Tracked(f"sqlite:///{root / 'mlflow.db'}"), folder)
     for trial in ("t0000", "t0001"):
-        video = folder / "trials" / trial / "videos" / "state 7.mp4"
-        video.parent.mkdir()
+        # where `pld-ray eval --videos` puts it
+        video = folder / "trials" / trial / "eval" / "best" / "videos" / "state 7.mp4"
+        video.parent.mkdir(parents=True)
         video.write_bytes(b"film")
     return folder

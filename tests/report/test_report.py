@@ -271,14 +271,14 @@ def test_the_page_shows_points_failures_early_stops_and_videos(made, sweep):
     assert tags.names.count("svg") >= 7
     links = [a for a in tags.addresses if a.endswith(".mp4")]
     assert len(links) == 2
-    assert links[0].endswith("/residual%20scale/trials/t0000/videos/state%207.mp4")
+    assert links[0].endswith("/residual%20scale/trials/t0000/eval/best/videos/state%207.mp4")
 
 
 def test_a_video_outside_the_given_folders_is_a_path_without_a_link(sweep, tmp_path):
     run_id = select([str(sweep / "trials" / "t0000")]).runs[0].run_id
     uri = f"sqlite:///{sweep.parent / 'mlflow.db'}"
     tags = Tags(page_of(make_report([run_id], tracking_uri=uri, output_dir=str(tmp_path))))
-    assert str(sweep / "trials" / "t0000" / "videos" / "state 7.mp4") in tags.text
+    assert str(sweep / "trials" / "t0000" / "eval" / "best" / "videos" / "state 7.mp4") in tags.text
     assert not [a for a in tags.addresses if a.endswith(".mp4")]
 
 

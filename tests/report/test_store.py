@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from pld_ray.config import ConfigError
 from pld_ray.report.inputs import select
 from pld_ray.report.runs import HISTORIES, INTERVENTION_SHARE
 from pld_ray.report.store import load_runs
+from pld_ray.report.summary import n_episodes
+from pld_ray.tracking.mlflow_run import MlflowRun
 
 LOGGED = set(HISTORIES) - {INTERVENTION_SHARE}
 """Nobody acted in these runs; what a run has not logged is not asked for."""
@@ -215,3 +218,16 @@ def test_a_folder_without_a_record_says_what_to_give(sweep, tmp_path):
     (tmp_path / "mlflow_run.json").write_text("{")
     with pytest.raises(ConfigError, match="must hold tracking_uri and run_id"):
         select([str(tmp_path)])
+
+
+def test_a_run_that_goes_on_with_another_setting_is_of_that_setting(tmp_path):
+    first = MlflowRun(tmp_path / "run", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    first.log_params({"total_steps": 15_000, "seed": 0, "evaluation": {"validation_states": 40}})
+    first.finish("KILLED")
+    with MlflowRun.resume(tmp_path / "run") as again:
+        again.log_params({"total_steps": 20_000, "seed": 0})
+        again.log_metrics({"eval/residual_success": 0.5, "eval/n_episodes": 40}, step=10)
+        again.log_metrics({"eval/base_success": 0.5, "eval/n_episodes": 100}, step=20)
+    (run,) = select([str(tmp_path / "run")]).runs
+    assert (run.params["total_steps"], run.params["seed"]) == ("20000", "0")
+    assert n_episodes([SimpleNamespace(run=run)]) == 40
