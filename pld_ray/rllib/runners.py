@@ -23,6 +23,7 @@ from pld_ray.rllib.intake import fetch_columns
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rollout.messages import (
+    EnvRunnerError,
     EpisodeBatch,
     Failure,
     PublishedWeights,
@@ -243,7 +244,7 @@ def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
     """What a method of the first healthy runner, or of the one in this process, returns.
 
     Raises:
-        EnvRunnerError: the method raised.
+        EnvRunnerError: the method raised, or the runner has gone.
     """
     if group.num_remote_env_runners() == 0:  # RLlib passes a local one no arguments
         return without_failures([group.local_env_runner.reply(method, **kwargs)])[0]
@@ -254,6 +255,8 @@ def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
         local_env_runner=False,
         timeout_seconds=None,
     )
+    if not replies:
+        raise EnvRunnerError(f"the env runner that was asked to {method} is gone: ask again")
     return without_failures(replies)[0]
 
 

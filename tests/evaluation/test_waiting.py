@@ -6,6 +6,8 @@ import pytest
 
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.evaluation.requests import Contestant, Evaluation
+from pld_ray.rllib.runners import ask_one
+from pld_ray.rollout.messages import EnvRunnerError
 
 
 class Group:
@@ -81,3 +83,12 @@ def test_a_runner_that_died_and_is_back_between_two_looks_is_dealt_its_share_aga
             break
     assert results is not None, "it waits for what nobody plays"
     assert [episode.init_state_id for episode in results["residual"]] == [4, 2, 7]
+
+
+def test_a_runner_that_goes_while_it_is_asked_for_something_is_named():
+    class Gone(Group):
+        def foreach_env_runner(self, method, **how):
+            return []
+
+    with pytest.raises(EnvRunnerError, match="asked to film is gone"):
+        ask_one(Gone(), "film", init_state_id=0)
