@@ -39,7 +39,8 @@ class OfflineLearnersConfig(LearnersConfig):
     )
     checkpoint_updates: int = option(
         1_000,
-        "Offline updates between checkpoints, from which they go on when one of them was lost.",
+        "Offline updates between checkpoints, from which a run goes on that was killed, or lost a "
+        "learner; without learners of their own, too. Another is written at their end.",
         within="[1, 1e10]",
     )
 

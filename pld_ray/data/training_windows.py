@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from pld_ray.data.dataset import Dataset, open_datasets
+from pld_ray.data.demonstrations import check_alike
 from pld_ray.data.errors import DataError
 
 ACTION, IS_PAD, TASK = "action", "action_is_pad", "task"
@@ -70,7 +71,8 @@ def find_episodes(
         successes_only: leave out failures; where a dataset does not tell, nothing failed.
 
     Raises:
-        DataError: a dataset cannot be read, lacks a feature, or a path has no such episode.
+        DataError: a dataset cannot be read, lacks a feature, or has frames that do not go with
+            another one's; or a path has no such episode.
     """
     episodes: list[Episode] = []
     for source, path in enumerate(paths):
@@ -90,6 +92,9 @@ def find_episodes(
                 "leave it out"
             )
         episodes += found
+    datasets = list({id(episode.dataset): episode.dataset for episode in episodes}.values())
+    check_alike(datasets)
+    check_same_images(datasets, needed.cameras)
     return episodes
 
 
@@ -110,6 +115,24 @@ def check_features(dataset: Dataset, needed: Needed) -> None:
             f"{dataset.root}: {name} has shape {found}, the policy takes {shape}: fine-tune a "
             "policy of this robot, or record with the other shape"
         )
+
+
+def check_same_images(datasets: Sequence[Dataset], cameras: Sequence[str]) -> None:
+    """Refuse datasets whose images cannot be put into one batch.
+
+    Raises:
+        DataError: naming two of them, the camera and both shapes.
+    """
+    first = datasets[0]
+    for other in datasets[1:]:
+        for camera in cameras:
+            one, another = (tuple(d.features[camera]["shape"]) for d in (first, other))
+            if one != another:
+                raise DataError(
+                    f"{first.root} has {camera} of shape {one} and {other.root} of shape "
+                    f"{another}: a batch holds images of one size; record both at one, or leave "
+                    "one out"
+                )
 
 
 def hold_out(

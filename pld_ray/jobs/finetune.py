@@ -13,6 +13,8 @@ from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.finetune_learner import (
     Advance,
     Inputs,
+    check_same_datasets,
+    datasets_of,
     find_inputs,
     finetune_on_cluster,
     learn,
@@ -51,7 +53,8 @@ def finetune(
 
     Raises:
         ConfigError: something in the configuration cannot work.
-        RunError: a checkpoint cannot be written.
+        RunError: a checkpoint cannot be written, or a dataset is not as the resumed run began
+            with it.
     """
     run = RunDir(resume or config.output_dir)
     if resume is None:
@@ -62,6 +65,7 @@ def finetune(
     inputs = check_finetune(config)
     if newest := run.latest_checkpoint():
         check_same_architecture(inputs.checkpoint, newest / COMPONENTS / POLICY)
+        check_same_datasets(run, datasets_of(inputs.episodes))
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.work():

@@ -13,11 +13,13 @@ from pld_ray.data.demonstrations import identity_of
 from pld_ray.data.training_windows import Episode, TrainingWindows, find_episodes, hold_out
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
-from pld_ray.jobs.finetune_loop import FinetuneLoop, Stop
+from pld_ray.jobs.finetune_loop import POLICY_FOLDER, FinetuneLoop, Stop
 from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, train_together
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.policies.checkpoint import PolicyCheckpoint
-from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.layout import read_json
+from pld_ray.runs.run_dir import RunDir, RunError
+from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding
 from pld_ray.sharded.trainee import device_of, load_trainee, needed_by, open_trainee
@@ -78,7 +80,8 @@ def learn(
         The content of `summary.json`, without `policy` where it was stopped; the first rank's.
 
     Raises:
-        RunError: a checkpoint cannot be written; on every rank.
+        RunError: a checkpoint cannot be written, or a dataset is not as the run began with it; on
+            every rank.
     """
     started = time.time()
     logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
@@ -86,6 +89,9 @@ def learn(
     player = None
     try:
         with told_of_end(tracker, logger) as end, CheckpointWriter(ranks) as writer:
+            about = provenance(config, *inputs)
+            if resumes:
+                check_same_datasets(run, about["datasets"])
             trainee = load_trainee(config)
             train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
             windows = TrainingWindows(train, trainee.needed, config.dataset_weights, config.seed)
@@ -99,7 +105,7 @@ def learn(
             )
             loop = FinetuneLoop(
                 config, run, trainer, windows, held_windows, player, tracker, logger,
-                provenance(config, *inputs), writer,
+                about, writer,
             )  # fmt: skip
             if several or ranks.planned > 1:
                 logger.info("%d of %d learners train", ranks.number, ranks.planned)
@@ -125,19 +131,48 @@ def provenance(
     config: FinetuneConfig, checkpoint: PolicyCheckpoint, episodes: list[Episode]
 ) -> dict[str, Any]:
     """What the policy is made from, kept beside it."""
-    datasets = {str(e.dataset.root.resolve()): e.dataset for e in episodes}
     return {
         "base_policy": {
             "path": str(checkpoint.directory),
             "fingerprint": checkpoint.fingerprint(),
         },
-        "datasets": [
-            {"path": path, "identity": identity_of(dataset)} for path, dataset in datasets.items()
-        ],
+        "datasets": datasets_of(episodes),
         "episodes": len(episodes),
         "seed": config.seed,
         "pld_ray": version(),
     }
+
+
+def datasets_of(episodes: list[Episode]) -> list[dict[str, str]]:
+    """`path` and `identity` of each dataset, in the order of the episodes."""
+    datasets = {str(e.dataset.root.resolve()): e.dataset for e in episodes}
+    return [{"path": path, "identity": identity_of(found)} for path, found in datasets.items()]
+
+
+def check_same_datasets(run: RunDir, datasets: list[dict[str, str]]) -> None:
+    """Refuse to go on with other data than a run began with: the episodes held out would be others.
+
+    Args:
+        run: its checkpoints tell; one without any begins anew.
+        datasets: see `datasets_of`; those that lie elsewhere now are the same.
+
+    Raises:
+        RunError: naming the first one that has changed, was added or is missing.
+    """
+    folders = (path / POLICY_FOLDER for path in run.find_checkpoints())
+    kept = (read_json(folder / PROVENANCE_FILE).get("datasets") for folder in folders)
+    known = {d["path"]: d["identity"] for d in next(filter(None, kept), datasets)}
+    found = {d["path"]: d["identity"] for d in datasets}
+    if list(known.values()) == list(found.values()):
+        return
+    other = [f"{path} has changed" for path in found if found[path] != known.get(path, found[path])]
+    other += [f"{path} was added" for path in found if path not in known]
+    other += [f"{path} is missing" for path in known if path not in found]
+    other += ["the order of the datasets has changed"]
+    raise RunError(
+        f"{other[0]} since {run.path} began: episodes that were learnt from would be held out for "
+        "validation; put it back as it was, or begin a new run in another --output_dir"
+    )
 
 
 # --- several --------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.config import TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.data.demonstrations import Wanted
-from pld_ray.files.manifest import write_manifest
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.manifest import add_to_manifest, write_manifest
 from pld_ray.jobs.build import open_environment
 from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, train_together
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
@@ -33,7 +34,7 @@ from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rollout.factory import task_instructions, wanted_of
 from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
 from pld_ray.runs.journal import log_line
-from pld_ray.runs.layout import PROGRESS_FILE, read_json
+from pld_ray.runs.layout import PROGRESS_FILE, TRAINER_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.ranks import Ranks
 from pld_ray.tracking.logfile import setup_logging
@@ -41,7 +42,7 @@ from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.progress import TrainProgress
 
 CHECKPOINTS = "offline_*"
-"""Names of checkpoints of this stage."""
+"""Names of checkpoints of this stage, see `checkpoint_name`."""
 RECORD_UPDATES = 50
 
 
@@ -55,6 +56,32 @@ def is_due(config: TrainConfig, run: RunDir) -> bool:
     progress = read_json(newest / PROGRESS_FILE)
     done = progress.get("offline_done", 0) >= config.algorithm.offline_updates
     return progress.get("phase") in ("collect", "offline") and not done
+
+
+def checkpoint_due(config: TrainConfig, progress: Progress, before: int) -> bool:
+    """Whether one process that makes the offline updates has come to a checkpoint, or to their end.
+
+    Args:
+        config: of the run.
+        progress: after an iteration.
+        before: offline updates when it began.
+    """
+    if not isinstance(config, ACRLPDTrainConfig) or progress.offline_done <= before:
+        return False
+    return progress.phase == "online" or not (
+        progress.offline_done % config.learners.checkpoint_updates
+    )
+
+
+def checkpoint_name(updates: int) -> str:
+    """Of a checkpoint of this stage, by whomever it was made."""
+    return f"offline_{updates:09d}"
+
+
+def note_state(checkpoint: pathlib.Path, state: LoopState) -> None:
+    """Write into a checkpoint what the loop has found out since, with nothing learnt meanwhile."""
+    write_json_atomically(checkpoint / TRAINER_FILE, asdict(state))
+    add_to_manifest(checkpoint, TRAINER_FILE)
 
 
 def learn_offline(config: ACRLPDTrainConfig, run: RunDir, resumes: bool) -> bool:
@@ -244,7 +271,7 @@ class OfflineStage:
         if not self.ranks.first:
             self.learner.save(os.devnull)
             return
-        name = f"offline_{self.progress.updates:09d}"
+        name = checkpoint_name(self.progress.updates)
         # due dates of the run that goes on from it are in environment steps
         begun = LoopState.begin(self.config)
         state = dataclasses.replace(begun, train_wall_s=self.state.train_wall_s)

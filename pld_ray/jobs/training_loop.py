@@ -14,6 +14,7 @@ from pld_ray.evaluation.eval_info import in_task, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError
+from pld_ray.jobs import offline_stage
 from pld_ray.jobs.base_evaluation import BaseEvaluation
 from pld_ray.jobs.buffer_dump import BufferDump
 from pld_ray.jobs.loop_state import BEST, LoopState, agree_with_best, load_first, loop_state
@@ -65,6 +66,7 @@ class TrainingLoop:
         self.base_evaluation = BaseEvaluation(config, algorithm, self.held_states, self.record)
         self.validation = Validation(config, run, algorithm, self.save, self.record, logger)
         self.dump = self._begin_dump() if config.dump_interval else None
+        self.stop_requested = False
 
     def _begin_dump(self) -> BufferDump:
         run_id = self.tracker.run_id if self.tracker is not None else None
@@ -142,8 +144,11 @@ class TrainingLoop:
                 algorithm.on_share = lambda: self._after_share(progress, stop)
                 if self.config.env.robot:  # nobody is asked for an episode that is not needed
                     algorithm.runners.end_with(stop.raise_if_requested)
-                while not self.done and not stop.requested:
-                    self.iterate(progress)
+                try:
+                    while not self.done and not stop.requested:
+                        self.iterate(progress)
+                finally:  # a learner may be lost meanwhile
+                    self.stop_requested = stop.requested
         if self.learnt_enough:
             self.logger.info(
                 "trained for %d of %d steps: a validation reached evaluation.stop_success (%.2f)",
@@ -177,7 +182,7 @@ class TrainingLoop:
         """One training step, an evaluation and a checkpoint when they are due; its figures."""
         self.prepare(progress)
         algorithm = self.algorithm
-        clock = time.monotonic()
+        clock, offline = time.monotonic(), algorithm.progress.offline_done
         try:
             result = algorithm.train()
         finally:  # a stop ends it, too
@@ -210,6 +215,8 @@ class TrainingLoop:
             eval_success=row.get("eval/residual_success"),
             base_success=self.state.base_success,
         )
+        if offline_stage.checkpoint_due(self.config, algorithm.progress, before=offline):
+            self._save_offline(progress)
         if self.state.checkpoint_due(algorithm.env_steps, self.config.checkpoint.interval_steps):
             self.save_periodic()
         if self.dump is not None:
@@ -221,6 +228,13 @@ class TrainingLoop:
         record_initialization(self.algorithm, self.record)
         show_initialization(self.algorithm, progress)
         stop.raise_if_requested()
+
+    def _save_offline(self, progress: TrainProgress | None) -> None:
+        """A checkpoint named after its updates; at the phase's end with what it has led to."""
+        path = self.save(offline_stage.checkpoint_name(self.algorithm.updates))
+        self.run_dir.prune(self.config.checkpoint.keep, offline_stage.CHECKPOINTS)
+        self.prepare(progress)
+        offline_stage.note_state(path, self.state)
 
     def save_periodic(self) -> pathlib.Path:
         """A checkpoint named after its environment steps; the oldest beyond `keep` are deleted."""

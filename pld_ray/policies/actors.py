@@ -27,8 +27,9 @@ def load_actor(params: ACRLPDParams, tasks: Sequence[str]) -> LeRobotActor | Non
     from pld_ray.policies.lerobot_actor import LeRobotActor
 
     path, tokenizer = params.actor_path or "", params.actor_tokenizer_path
-    task = told_task(params, tasks)
-    return LeRobotActor(path, task, params.horizon, params.flow_steps, tokenizer)
+    sizes = params.horizon, params.flow_steps
+    task, played = told_task(params, tasks), params.played
+    return LeRobotActor(path, task, *sizes, tokenizer, n_action_steps=played)
 
 
 def told_task(params: ACRLPDParams, tasks: Sequence[str]) -> str:

@@ -196,6 +196,7 @@ class LeRobotActor(nn.Module):
         flow_steps: Euler steps.
         tokenizer_path: local folder of its tokeniser, and of SmolVLA's language model.
         device: where it is built.
+        n_action_steps: actions of a chunk that are played; None is H, whatever the folder says.
 
     Raises:
         FileNotFoundError, ValueError: as `LeRobotBasePolicy`; or a policy that is no flow after a
@@ -213,6 +214,7 @@ class LeRobotActor(nn.Module):
         flow_steps: int,
         tokenizer_path: str | Path | None = None,
         device: str = "cpu",
+        n_action_steps: int | None = None,
     ) -> None:
         super().__init__()
         facts = read_facts(path, horizon)
@@ -222,7 +224,7 @@ class LeRobotActor(nn.Module):
         self.action_offset, self.action_scale = units
         self.changes = {
             "chunk_size": horizon,
-            "n_action_steps": min(config.n_action_steps, horizon),
+            "n_action_steps": n_action_steps or horizon,
             "num_steps" if config.type == "smolvla" else "num_inference_steps": flow_steps,
         }
         """Of its configuration, which an exported folder has too."""

@@ -14,8 +14,11 @@ import pytest
 from camera_point import CAMERAS, CameraPoint
 from point_demonstrations import EPISODE_LENGTH, SIDE, record
 
+from pld_ray.algorithm.residual.pretrained import read_networks
 from pld_ray.cli import main
+from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.policies import load_base_policy
+from pld_ray.rllib.learners import LearnerLostError, Learners
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/chunked.md"
 SMALL = [
@@ -86,6 +89,72 @@ def test_the_page_s_commands(tmp_path, monkeypatch, capsys):
     residual = ["train", "--policy.path=outputs/chunked_policy", "--output_dir=outputs/residual"]
     assert main([*residual, *SMALL[:3], *SMALL[-4:], "--dry_run"]) == 0
     assert main(["train", "--resume=outputs/chunked", "--total_steps=700"]) == 0
+
+
+@pytest.fixture(scope="module")
+def offline_flags(tmp_path_factory):
+    data = record(tmp_path_factory.mktemp("offline") / "demonstrations")
+    every = [f"--demo_path={data}", "--learners.checkpoint_updates=8", "--checkpoint.keep=3"]
+    small = [flag for flag in SMALL if not flag.startswith("--total_steps")]
+    return ["acrlpd", *small, *every, "--total_steps=100"]
+
+
+def ended_at(monkeypatch, error, iteration):
+    """The run ends so when this iteration would begin; a list of the offline updates asked for."""
+    iterate, train = TrainingLoop.iterate, Learners.train
+    begun, asked = [], []
+
+    def end_once(self, *args):
+        begun.append(1)
+        if len(begun) == iteration:
+            raise error
+        return iterate(self, *args)
+
+    def counted(self, num_updates, *args):
+        if self.replay_sizes()[0] == 0:
+            asked.append(num_updates)
+        return train(self, num_updates, *args)
+
+    monkeypatch.setattr(TrainingLoop, "iterate", end_once)
+    monkeypatch.setattr(Learners, "train", counted)
+    return asked
+
+
+def learnt(run, name):
+    return read_networks(run / "checkpoints" / name)
+
+
+@pytest.fixture(scope="module")
+def straight(offline_flags, tmp_path_factory):
+    run = tmp_path_factory.mktemp("straight") / "run"
+    assert main([*offline_flags, f"--output_dir={run}"]) == 0
+    return run
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lost", [True, False])
+def test_offline_updates_are_made_once(lost, offline_flags, straight, tmp_path, monkeypatch):
+    """A learner is lost within the offline phase; or the run is killed right after it."""
+    iteration = 4 if lost else 5
+    error = LearnerLostError("killed") if lost else SystemExit("killed")
+    asked = ended_at(monkeypatch, error, iteration)
+    run = tmp_path / "run"
+    command = [*offline_flags, f"--output_dir={run}"]
+    if lost:
+        assert main(command) == 0
+    else:
+        with pytest.raises(SystemExit):
+            main(command)
+        assert main(["train", f"--resume={run}"]) == 0
+    assert asked == [8, 8, 4]
+    names = {path.name for path in (run / "checkpoints").glob("offline_*")}
+    assert names == {"offline_000000008", "offline_000000016", "offline_000000020"}
+    for name in ("offline_000000020", "final"):
+        one, other = learnt(run, name), learnt(straight, name)
+        for key in one:
+            np.testing.assert_array_equal(one[key], other[key], err_msg=f"{name}: {key}")
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert sum("eval/offline_success" in row for row in rows) == 1
 
 
 @pytest.mark.timeout(600)

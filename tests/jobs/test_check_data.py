@@ -7,12 +7,19 @@ import json
 import gymnasium as gym
 import numpy as np
 import pytest
+from ray.rllib.core import DEFAULT_MODULE_ID
 
 from envs.point import PointEnv
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.data.errors import DataError
 from pld_ray.data.norm_stats import NormStats, write_norm_stats
 from pld_ray.jobs.build import check_environment
+from pld_ray.jobs.offline_stage import look_at_environment
+from pld_ray.rllib.chunked.learner import ACRLPDLearner
+from pld_ray.rllib.chunked.offline import OfflineData
+from pld_ray.rllib.of_run import algorithm_config
 
 LENGTH = 4
 
@@ -46,6 +53,13 @@ def config(tmp_path) -> TrainConfig:
     config.algorithm.gripper = "continuous"
     config.algorithm.gamma = 0.98
     return config
+
+
+def chunked(config: TrainConfig) -> ACRLPDTrainConfig:
+    """A run of Q-chunking in the same environment."""
+    found = ACRLPDTrainConfig(output_dir=config.output_dir, env=config.env)
+    found.algorithm.horizon, found.algorithm.hidden_dims = 2, [16]
+    return found
 
 
 def refusal(config: TrainConfig) -> str:
@@ -83,6 +97,46 @@ def test_demonstrations(config, tmp_path):
     config.env.entry_point = "envs.point:PointEnv"
     config.demo_path = [dataset(tmp_path / "slow", fps=50)]
     assert "slow has 50 frames per second" in refusal(config)
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, ACRLPDTrainConfig])
+def test_demonstrations_are_not_more_than_the_offline_ring_holds(config, kind, tmp_path):
+    if kind is ACRLPDTrainConfig:
+        config = chunked(config)
+    config.demo_episodes = "all"
+    good, bad = dataset(tmp_path / "good"), dataset(tmp_path / "bad", success=False)
+    config.demo_path = [good, bad]
+    config.algorithm.offline_capacity = 2 * (LENGTH + 1)
+    check_environment(config)
+    config.algorithm.offline_capacity -= 1
+    said = refusal(config)
+    assert "the 2 episodes of demo_path need 10 rows of the offline replay" in said
+    assert "algorithm.offline_capacity=9 would drop the first ones: raise it to 10" in said
+    config.demo_path = [bad, good]  # what could be cloned would be left
+    assert refusal(config) == said
+
+
+def test_the_busiest_learner_decides(config, tmp_path):
+    config.demo_episodes = "all"
+    config.demo_path = [dataset(tmp_path / str(k), success=k > 0) for k in range(3)]
+    config.runners.num_learners = 2
+    config.algorithm.offline_capacity = 20
+    check_environment(config)
+    config.algorithm.offline_capacity = 18
+    assert "demo_path, dealt to 2 learners, need 20 rows" in refusal(config)
+
+
+def test_who_reads_them_refuses_them_too(config, tmp_path):
+    config = chunked(config)
+    config.demo_path = [dataset(tmp_path / "good"), dataset(tmp_path / "bad", success=False)]
+    config.algorithm.offline_capacity = 9
+    algorithm = algorithm_config(config)
+    environment = look_at_environment(config, algorithm)
+    spec = algorithm.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: environment.spaces})
+    learner = ACRLPDLearner(config=algorithm, module_spec=spec)
+    learner.build()
+    with pytest.raises(DataError, match="raise it to 10"):
+        OfflineData(algorithm, learner, environment).step()
 
 
 def test_statistics_of_the_state(config, tmp_path):

@@ -14,8 +14,10 @@ from pld_ray.config import ConfigError
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs.finetune import check_finetune, finetune
+from pld_ray.jobs.finetune_learner import find_inputs, learn
+from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.runs.journal import read_history
-from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.run_dir import RunDir, RunError
 
 SMALL = [
     *("--algorithm.batch_size=8", "--total_steps=20", "--evaluation.interval_steps=10"),
@@ -81,6 +83,53 @@ def test_stopped_and_resumed_it_is_the_run_that_nobody_stopped(dataset, tmp_path
     assert figures(tmp_path / "a") == figures(tmp_path / "b")
     for key in ("updates", "validation_loss", "start_loss"):
         assert straight[key] == resumed[key]
+
+
+def stopped_run(dataset: str, folder: pathlib.Path) -> FinetuneConfig:
+    """A run that was stopped at its first update; its configuration."""
+
+    def stop(number: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert "policy" not in finetune(configured(dataset, folder), on_samples=stop)
+    return RunDir(folder).load_config(FinetuneConfig)
+
+
+def test_a_dataset_that_has_grown_since_is_not_held_out_anew(dataset, tmp_path, capsys):
+    run = tmp_path / "run"
+    config = stopped_run(dataset, run)
+    pathlib.Path(dataset).rename(tmp_path / "aside")
+    write_dataset(pathlib.Path(dataset), (12, 3, 9, 20, 7, 5, 5))
+    before = figures(run)
+    assert main(["finetune", f"--resume={run}"]) == 2
+    said = capsys.readouterr().err
+    assert f"{dataset} has changed since {run} began" in said
+    assert "put it back as it was" in said
+    assert figures(run) == before
+    with pytest.raises(RunError, match="data has changed since"):  # a learner that starts again
+        learn(config, RunDir(run), True, find_inputs(config), lambda number: None, StopRequest())
+
+
+def test_a_dataset_that_lies_elsewhere_is_the_same(dataset, tmp_path):
+    config = stopped_run(dataset, tmp_path / "run")
+    pathlib.Path(dataset).rename(tmp_path / "moved")
+    config.dataset = [str(tmp_path / "moved")]
+    assert finetune(config, tmp_path / "run")["updates"] == 20
+
+
+def test_datasets_that_came_or_went_are_named(dataset, tmp_path):
+    folder = tmp_path / "several"
+    folder.mkdir()
+    pathlib.Path(dataset).rename(folder / "a")
+    write_dataset(folder / "b", (5, 5), seed=1)
+    config = stopped_run(str(folder), tmp_path / "run")
+    write_dataset(folder / "c", (5, 5), seed=2)
+    with pytest.raises(RunError, match=r"several/c was added since .*run began: episodes"):
+        finetune(config, tmp_path / "run")
+    for name in "bc":
+        (folder / name).rename(tmp_path / name)
+    with pytest.raises(RunError, match="several/b is missing since"):
+        finetune(config, tmp_path / "run")
 
 
 def test_what_cannot_work_is_refused_in_a_sentence(dataset, tmp_path):

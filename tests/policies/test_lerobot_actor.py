@@ -9,12 +9,21 @@ from unittest import mock
 import pytest
 import torch
 from tiny_actor import TASK, A, H, load, make_update
-from tiny_policies import SIDE, STATE, VISION_LANGUAGE, make_observations, save_policy
+from tiny_policies import (
+    SIDE,
+    STATE,
+    VISION_LANGUAGE,
+    make_observations,
+    save_policy,
+    small_networks,
+)
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.chunked.optimizers import trained_parameters
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.policies.lerobot_actor import LeRobotActor, given, read_facts
+from pld_ray.policies import load_base_policy
+from pld_ray.policies.actors import load_actor
+from pld_ray.policies.lerobot_actor import LeRobotActor, given, read_facts, write_actor
 
 B, K = 3, 5
 
@@ -225,3 +234,18 @@ def test_a_policy_without_statistics_is_refused(tmp_path):
     file.write_text(json.dumps(steps))
     with pytest.raises(ValueError, match="has no statistics of them beside it"):
         load((directory, tmp_path / "tokenizer"))
+
+
+@pytest.mark.parametrize("played", [None, 2])
+def test_what_is_written_plays_as_many_actions_as_the_run_did(folder, tmp_path, played):
+    params = ACRLPDParams(
+        actor="lerobot",
+        actor_path=str(folder[0]),
+        actor_tokenizer_path=str(folder[1]),
+        horizon=H,
+        n_action_steps=played,
+    )
+    with small_networks():
+        write_actor(load_actor(params, [TASK]), tmp_path / "policy")
+        policy = load_base_policy(tmp_path / "policy", tokenizer_path=folder[1])
+    assert (policy.n_action_steps, policy.chunk_size) == (played or H, H)

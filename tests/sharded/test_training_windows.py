@@ -4,11 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from sharded_data import write_dataset
+from sharded_data import recorded_episode, write_dataset
 
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.data.errors import DataError
 from pld_ray.data.training_windows import Needed, TrainingWindows, find_episodes, hold_out
 
+CAMERA = "observation.images.image"
 NEEDED = Needed(
     shapes={"observation.state": (8,)},
     names={"observation.state": "observation.state"},
@@ -57,6 +59,41 @@ def test_a_dataset_of_another_robot_is_refused(small_dataset):
     needed = dataclasses.replace(NEEDED, action_dim=6)
     with pytest.raises(DataError, match=r"action has shape \(7,\), the policy takes \(6,\)"):
         find_episodes([small_dataset[0]], needed, True)
+
+
+def with_camera(root, side=16, fps=20):
+    """A dataset of one episode with a camera."""
+    columns = recorded_episode(np.random.default_rng(0), 4)
+    columns[CAMERA] = np.zeros((5, side, side, 3), np.uint8)
+    writer = EpisodeWriter(root, Recording("lift the can", fps))
+    writer.add(columns)
+    writer.finish()
+    return root
+
+
+def test_datasets_that_one_batch_cannot_hold_are_refused(tmp_path):
+    needed = dataclasses.replace(
+        NEEDED,
+        shapes={**NEEDED.shapes, CAMERA: (3, 16, 16)},
+        names={**NEEDED.names, CAMERA: CAMERA},
+    )
+    small = with_camera(tmp_path / "small")
+    alike = find_episodes([small, with_camera(tmp_path / "alike")], needed, True)
+    assert TrainingWindows(alike, needed).batch(np.array([0, 4]))[CAMERA].shape == (2, 3, 16, 16)
+    large = with_camera(tmp_path / "large", side=24)
+    said = (
+        rf"small has {CAMERA} of shape \(16, 16, 3\) and .*large of shape \(24, 24, 3\): .* "
+        "record both at one, or leave one out"
+    )
+    with pytest.raises(DataError, match=said):
+        find_episodes([small, large], needed, True)
+    assert len(find_episodes([small, large], NEEDED, True)) == 2  # nobody looks at the images
+
+
+def test_datasets_of_two_rates_are_refused(tmp_path):
+    paths = [with_camera(tmp_path / "slow"), with_camera(tmp_path / "fast", fps=50)]
+    with pytest.raises(DataError, match=r"slow has 20 frames per second and .*fast 50: "):
+        find_episodes(paths, NEEDED, True)
 
 
 def test_draws_follow_the_number_of_the_update_and_the_weights(small_dataset, tmp_path):

@@ -58,9 +58,11 @@ class ACRLPD(OffPolicy):
         self.progress.phase = "offline"
 
     def initialize_learner(self) -> None:
-        """A share of the updates on datasets alone."""
+        """A share of the updates on datasets alone, up to the next checkpoint of a run."""
         progress, wanted = self.progress, self.config.offline_updates
-        if steps := min(OFFLINE_SHARE, wanted - progress.offline_done):
+        every = self.config.checkpoint_updates
+        left = max(0, wanted - progress.offline_done), every - progress.offline_done % every
+        if steps := min(OFFLINE_SHARE, *left):
             self.learners.train(steps, progress.residual_scale)
             progress.offline_done += steps
             progress.updates += steps

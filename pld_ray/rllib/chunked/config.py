@@ -12,7 +12,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.stored_columns import replay_schema
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, check_pool
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig, OfflineLearnersConfig, check_pool
 from pld_ray.data.demonstrations import EpisodeFacts
 from pld_ray.networks.encoders import image_shapes
 from pld_ray.policies.actors import actor_facts, check_actor
@@ -26,6 +26,9 @@ from pld_ray.rollout.vector_env import check_policy_matches
 
 class ACRLPDConfig(OffPolicyConfig):
     """Configuration of `ACRLPD`; every field of `ACRLPDParams` is an attribute.
+
+    Attributes:
+        checkpoint_updates: an iteration of the offline phase ends at every multiple of it.
 
     Example:
         >>> config = ACRLPDConfig().training(horizon=5, demo_path=["demonstrations"])
@@ -42,12 +45,15 @@ class ACRLPDConfig(OffPolicyConfig):
         super().__init__(algo_class=algo_class or ACRLPD)
         self.env_runner_cls = ACRLPDEnvRunner
         self.min_sample_timesteps_per_iteration = 0  # `ACRLPD.training_step` counts itself
+        self.checkpoint_updates = OfflineLearnersConfig().checkpoint_updates
 
     @classmethod
     def of_run(cls, run: Any) -> Self:
         """See the base; one process has as many micro-batches as those together who train before
-        it."""
-        return super().of_run(run).training(accumulation=run.micro_batches)
+        it, and ends an iteration where the run saves."""
+        config = super().of_run(run).training(accumulation=run.micro_batches)
+        config.checkpoint_updates = run.learners.checkpoint_updates
+        return config
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.rllib.chunked.module import ChunkedModule

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -59,7 +60,9 @@ class OfflineData:
         facts: list[EpisodeFacts] = []
         for part in in_parts(self._read(wanted, task, facts)):
             self._store(part, first=len(facts) - len(part))
-        check_episodes(facts, self.config.learner_params())
+        params = self.config.learner_params()
+        check_room(facts, params.offline_capacity, self.config.num_learners)
+        check_episodes(facts, params)
         stats = self.config.norm_stats
         mode = self.config.norm_stats_mode
         self.learners.fit_normalizer(stats and Normalizer.of_state(stats, wanted, mode))
@@ -110,6 +113,29 @@ def as_stored(episode: Columns, wanted: Wanted) -> Columns:
     """A recorded episode [L + 1, ...] as a runner of Q-chunking would have stored it."""
     kept = {name: episode[name] for name in (*wanted.observations, *STORED)}
     return {**kept, BASE_ACTION: np.zeros_like(episode["action"])}
+
+
+def check_room(episodes: Sequence[EpisodeFacts], capacity: int, num_learners: int = 0) -> None:
+    """Refuse demonstrations of which the offline ring would drop the first ones again.
+
+    Args:
+        episodes: of `demo_path`, in the order in which learners take turns with them.
+        capacity: `algorithm.offline_capacity`, rows of all learners.
+        num_learners: each holds its share of rows and episodes; 0 is this process.
+
+    Raises:
+        DataError: naming the rows that they need.
+    """
+    shards = max(1, num_learners)
+    rows = [episode.length + 1 for episode in episodes]  # a final frame each
+    needed = shards * max(sum(rows[shard::shards]) for shard in range(shards))
+    if math.ceil(capacity / shards) * shards < needed:
+        among = f", dealt to {shards} learners," if shards > 1 else ""
+        raise DataError(
+            f"the {len(rows)} episodes of demo_path{among} need {needed} rows of the offline "
+            f"replay and algorithm.offline_capacity={capacity} would drop the first ones: raise "
+            f"it to {needed}, or name fewer demonstrations"
+        )
 
 
 def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> None:
