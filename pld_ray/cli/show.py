@@ -78,8 +78,10 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
     listed = read_run(folder, folder.resolve().name)
     checkpoints = latest_checkpoints(folder)
     last = read_metrics(folder / "metrics.jsonl", everything=True).last
+    command = command_of(config_class_of(config))
     return {
         **listed.as_json(),
+        "command": command,
         "settings": changed_settings(config),
         "figures": {name: last[name] for name in FIGURES if name in last},
         "checkpoints": dict(checkpoints),
@@ -88,7 +90,7 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
             folder,
             listed.state,
             [name for name, _ in checkpoints],
-            command=command_of(config_class_of(config)),
+            command=command,
         ),
     }
 
@@ -156,7 +158,8 @@ def next_commands(
         commands["evaluate"] = f"pld-ray eval --checkpoint={path}/checkpoints/{evaluated}"
     record = mlflow_record(folder)
     if record is not None:
-        commands["report"] = f"pld-ray report {path}"
+        if command != "finetune":  # of environment steps, which it has none of
+            commands["report"] = f"pld-ray report {path}"
         if record["tracking_uri"].startswith("sqlite:"):
             uri = shlex.quote(record["tracking_uri"])
             commands["open MLflow"] = f"mlflow ui --backend-store-uri={uri}"
@@ -194,6 +197,8 @@ def print_details(shown: dict[str, Any]) -> None:
         "held states": held_text(shown),
         "validation": validation_text(shown),
     }
+    if shown.get("command") == "finetune":  # plays the validation states alone
+        del facts["held states"]
     if shown["point"]:
         facts["tries"] = shown["point"]
     trials = shown.get("trial_rows", {})

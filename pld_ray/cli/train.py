@@ -81,13 +81,13 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         learnt = "base + residual" if config.policy.type != "none" else "learnt policy"
         before = "" if base is None else f"base {base:.0%} -> "
         steps, total = summary["env_steps"], config.total_steps
+        report = f"      pld-ray report {folder}\n" if config.tracking.enabled else ""
         early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS[2:]}"
         print(
             f"{before}{learnt} {residual:.0%} on {summary['n_episodes']} held "
             f"init states, {steps} environment steps{early}, "
             f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
-            f"next: pld-ray show {folder}\n"
-            f"      pld-ray report {folder}\n"
+            f"next: pld-ray show {folder}\n{report}"
             f"      pld-ray eval --checkpoint={summary['checkpoint']} --videos=0"
         )
     return 0

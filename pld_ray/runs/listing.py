@@ -17,6 +17,7 @@ from pld_ray.config import ConfigError
 from pld_ray.runs.layout import (
     CHECKPOINTS,
     CONFIG_FILE,
+    ENDED_FILE,
     METRICS_FILE,
     STATUS_FILE,
     SUMMARY_FILE,
@@ -26,7 +27,7 @@ from pld_ray.runs.layout import (
     read_json,
 )
 from pld_ray.runs.reading import NEVER_STARTED, is_metric, read_metrics, run_state
-from pld_ray.runs.status import FINISHED, INTERRUPTED, RUNNING, STOPPED, read_status
+from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, RUNNING, STOPPED, read_status
 
 SKIPPED = {CHECKPOINTS, "mlartifacts", "mlruns", "cache", "tune", "videos", "report"}
 SIGNS_OF_LIFE = (METRICS_FILE, SUMMARY_FILE, STATUS_FILE, CONFIG_FILE)
@@ -193,9 +194,13 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
     state = status.state if status else str(record.get("state", INTERRUPTED))
     if status is None and state == RUNNING and not any(t.state == RUNNING for t in trials):
         state = INTERRUPTED
+    killed = FAILED if read_json(folder / SUMMARY_FILE).get("num_failed") else STOPPED
     for trial in trials:
-        if trial.state == INTERRUPTED and state in (FINISHED, RUNNING):
-            trial.state = STOPPED  # nothing but the sweep's scheduler ends a trial so
+        if trial.state == INTERRUPTED:
+            if (pathlib.Path(trial.path) / ENDED_FILE).is_file():
+                trial.state = STOPPED  # by the scheduler, or the end of the sweep's time
+            elif state == FINISHED:  # its process could not say so
+                trial.state = killed
     known = [trial for trial in trials if trial.best_validation_success is not None]
     # as in summary.json: the held states are for saying how good it is, not for choosing
     best = max(known, key=lambda t: t.best_validation_success or 0.0, default=None)

@@ -84,6 +84,8 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
         success = row.get("eval/residual_success", row.get("eval/success"))
         if success is not None:
             metrics.success = success
+        begins = "eval/success" in row and row.get("updates") == 0  # of what fine-tuning began from
+        if success is not None and not begins:
             metrics.best = success if metrics.best is None else max(metrics.best, success)
             metrics.least = success if metrics.least is None else min(metrics.least, success)
         same = row.get("eval/validation_base_success", metrics.validation_base)

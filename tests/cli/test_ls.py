@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from pld_ray.cli import main
+from pld_ray.config.file import dump_config
+from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.lock import FolderLock
 from pld_ray.runs.listing import list_folder
 from pld_ray.runs.status import FAILED, RUNNING, write_status
@@ -71,6 +73,39 @@ def test_a_sweep_counts_its_trials_and_names_the_best(outputs):
         "sweep/t0001": "stopped early",
     }
     assert "sweep/t0001" in states(outputs, trials=True)
+
+
+def test_a_trial_that_was_killed_for_good_failed_and_one_that_was_ended_did_not(tmp_path, make_run):
+    sweep = tmp_path / "sweep"
+    for trial in ("t0000", "t0001"):
+        make_run(sweep / "trials" / trial, evaluations=[(1000, 0.7)])  # says nothing of its end
+    (sweep / "trials" / "t0000" / "ended.json").write_text('{"env_steps": 1000}')
+    (sweep / "sweep.json").write_text('{"state": "finished", "num_trials": 2}')
+    (sweep / "summary.json").write_text('{"num_failed": 1}')
+    inside = states(sweep)
+    assert inside["sweep/t0000"] == "stopped early"
+    assert inside["sweep/t0001"] == "failed"
+    write_status(sweep, RUNNING)
+    assert states(sweep)["sweep/t0001"] == "interrupted"  # it may go on
+
+
+def test_what_fine_tuning_began_from_is_not_its_best(tmp_path, capsys):
+    folder = tmp_path / "tuned"
+    (folder / "checkpoints" / "best").mkdir(parents=True)
+    (folder / "checkpoints" / "best" / "residual_sac.json").write_text('{"env_steps": 1000}')
+    (folder / "config.yaml").write_text(dump_config(FinetuneConfig()))
+    (folder / "mlflow_run.json").write_text('{"tracking_uri": "http://server", "run_id": "1"}')
+    with (folder / "metrics.jsonl").open("w") as file:
+        for updates, success in ((0, 0.7), (500, 0.5), (1000, 0.6)):
+            row = {"env_steps": updates, "updates": updates, "eval/success": success}
+            file.write(json.dumps(row) + "\n")
+    (listed,) = list_folder(folder)
+    assert listed.best_validation_success == 0.6
+    assert listed.least_validation_success == 0.5
+    assert main(["show", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "held states" not in shown
+    assert "pld-ray report" not in shown
 
 
 def test_the_best_trial_is_chosen_in_validation_and_not_on_the_held_states(tmp_path, make_run):
