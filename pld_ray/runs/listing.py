@@ -196,7 +196,7 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
         state = INTERRUPTED
     killed = FAILED if read_json(folder / SUMMARY_FILE).get("num_failed") else STOPPED
     for trial in trials:
-        if trial.state == INTERRUPTED:
+        if trial.state in (INTERRUPTED, NEVER_STARTED):  # the latter may have reported nothing yet
             if (pathlib.Path(trial.path) / ENDED_FILE).is_file():
                 trial.state = STOPPED  # by the scheduler, or the end of the sweep's time
             elif state == FINISHED:  # its process could not say so

@@ -36,8 +36,7 @@ def write_policy_folder(
     checkpoint = trainee.checkpoint
     for file in (checkpoint.directory / CONFIG, *checkpoint.processors):
         shutil.copyfile(file, folder / file.name)
-    own = trainee.policy.state_dict()
-    kept = {n: state[n].detach().to(own[n].dtype).contiguous() for n in trainee.stored}
+    kept = {n: state[n].detach().to(dtype).contiguous() for n, dtype in trainee.stored.items()}
     save_tensors(kept, folder / WEIGHTS)
     (folder / PROVENANCE_FILE).write_text(json.dumps(dict(provenance), indent=2) + "\n")
 

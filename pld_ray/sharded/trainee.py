@@ -29,14 +29,14 @@ class Trainee:
         policy: on `device`, with the gradients that it asks for.
         preprocess: a batch of `TrainingWindows` -> what `policy.forward` takes.
         needed: what a dataset must have.
-        stored: names of its weights, each tensor once, as a folder holds them.
+        stored: name -> precision of its weights, each tensor once, as a folder holds them.
     """
 
     checkpoint: PolicyCheckpoint
     policy: PreTrainedPolicy
     preprocess: Any
     needed: Needed
-    stored: tuple[str, ...]
+    stored: Mapping[str, torch.dtype]
 
     @property
     def counts_steps(self) -> bool:
@@ -104,12 +104,13 @@ def load_trainee(config: FinetuneConfig) -> Trainee:
     preprocess, _ = load_processors(checkpoint, lerobot_config, device, settings.tokenizer_path)
     policy = load_trainable_network(checkpoint, lerobot_config, dtype, settings.tokenizer_path)
     freeze(policy, config.algorithm.freeze)
+    weights = policy.state_dict()
     return Trainee(
         checkpoint,
         policy.train(),
         preprocess,
         needed_by(checkpoint, settings.rename_map),
-        distinct_names(policy.state_dict()),
+        {name: weights[name].dtype for name in distinct_names(weights)},
     )
 
 

@@ -89,6 +89,22 @@ def test_a_trial_that_was_killed_for_good_failed_and_one_that_was_ended_did_not(
     assert states(sweep)["sweep/t0001"] == "interrupted"  # it may go on
 
 
+def test_a_trial_that_was_killed_before_it_reported_failed_too(tmp_path, make_run):
+    sweep = tmp_path / "sweep"
+    for trial in ("t0000", "t0001"):
+        write_status(make_run(sweep / "trials" / trial), RUNNING)
+    (sweep / "trials" / "t0000" / "ended.json").write_text('{"env_steps": 0}')
+    (sweep / "sweep.json").write_text('{"state": "finished", "num_trials": 3}')
+    (sweep / "summary.json").write_text('{"num_failed": 1}')
+    inside = states(sweep)
+    assert inside["sweep/t0000"] == "stopped early"
+    assert inside["sweep/t0001"] == "failed"
+    (listed,) = list_folder(tmp_path)
+    assert listed.trials == {"stopped early": 1, "failed": 1, "never started": 1}
+    write_status(sweep, RUNNING)
+    assert states(sweep)["sweep/t0001"] == "never started"  # it may begin yet
+
+
 def test_what_fine_tuning_began_from_is_not_its_best(tmp_path, capsys):
     folder = tmp_path / "tuned"
     (folder / "checkpoints" / "best").mkdir(parents=True)
