@@ -204,14 +204,7 @@ def print_details(shown: dict[str, Any]) -> None:
     trials = shown.get("trial_rows", {})
     if shown["kind"] == "sweep":
         del facts["seed"], facts["held states"], facts["validation"]
-        facts["trials"] = ", ".join(f"{n} {name}" for name, n in shown["trials"].items()) or "none"
-        best = trials.get(shown["best_trial"])
-        if best is not None:
-            facts["best trial"] = f"{shown['best_trial']}: {best['point']}, seed {best['seed']}"
-            facts["its held states"], facts["its validation"] = (
-                held_text(best),
-                validation_text(best),
-            )
+        facts |= facts_of_trials(shown, trials)
     section("run" if shown["kind"] != "sweep" else "sweep", facts)
     section(
         "settings that differ from the defaults",
@@ -229,6 +222,20 @@ def print_details(shown: dict[str, Any]) -> None:
         console.print(f"  ({LEGEND})", soft_wrap=True)
     section("MLflow", shown["mlflow"] or {"": "not tracked"})
     section("next", shown["next"])
+
+
+def facts_of_trials(shown: dict[str, Any], trials: dict[str, Any]) -> dict[str, str]:
+    """How many trials of a sweep ended how, and what the best one reached."""
+    ended = ", ".join(f"{n} {name}" for name, n in shown["trials"].items())
+    best = trials.get(shown["best_trial"])
+    if best is None:
+        return {"trials": ended or "none"}
+    return {
+        "trials": ended,
+        "best trial": f"{shown['best_trial']}: {best['point']}, seed {best['seed']}",
+        "its held states": held_text(best),
+        "its validation": validation_text(best),
+    }
 
 
 def held_text(shown: dict[str, Any]) -> str:

@@ -194,12 +194,12 @@ def test_the_flow_over_chunks_plays_what_a_chunk_cache_plays(tmp_path):
     chunks = ChunkCache(ChunkPolicy(networks, {"observation.state": (6,)}), num_envs=2)
     rng = np.random.default_rng(0)
     for step in range(8):
-        state = rng.normal(size=(2, 6)).astype(np.float32)
+        observed = rng.normal(size=(2, 6)).astype(np.float32)
         if step in (0, 5):  # an episode begins
-            policy.reset()
-            chunks.reset([0, 1])
-        expected = chunks.act({"observation.state": state}, ["", ""])
-        batch = before({"observation.state": torch.from_numpy(state), "task": ["", ""]})
+            policy.reset()  # the init states 0 and 1, then 2 and 3
+            chunks.reset([0, 1], [(0, state + 2 * (step > 0)) for state in (0, 1)])
+        expected = chunks.act({"observation.state": observed}, ["", ""])
+        batch = before({"observation.state": torch.from_numpy(observed), "task": ["", ""]})
         np.testing.assert_array_equal(after(policy.select_action(batch)).numpy(), expected)
     assert policy.predict_action_chunk(batch).shape == (2, 4, 7)
     assert not policy.supports_rtc()

@@ -62,7 +62,7 @@ def run(algorithm, tmp_path):
     run = RunDir(tmp_path / "run")
     run.save_checkpoint(algorithm.save_checkpoint, "step_000000040", {})
     algorithm.train()  # its rows are a second segment of the replay
-    run.save_checkpoint(algorithm.save_checkpoint, "step_000000100", {"best_success": 0.5})
+    run.save_checkpoint(algorithm.save_checkpoint, "step_000000100", {"train_wall_s": 0.5})
     run.prune(1)
     return run
 
@@ -216,7 +216,7 @@ def test_a_resume_goes_on_from_the_next_older_whole_checkpoint(run, algorithm, c
         assert f"{damaged} is damaged" in caplog.text
     assert f"going on from the next older checkpoint, {old}" in caplog.text
     assert algorithm.env_steps == steps
-    assert loop.state.best_success == 0.5
+    assert loop.state.train_wall_s == 0.5
     run.go_on_from(old)
     assert run.find_checkpoints() == [old]
     (old / "trainer.json").unlink()
