@@ -238,7 +238,8 @@ class _Job:
 
     def _stopped(self, saved: pathlib.Path | None) -> dict[str, Any]:
         """Say how to go on from the newest checkpoint."""
-        print(f"saved {saved}\ncontinue with: pld-ray train --resume={self.run_dir.path}")
+        said = f"saved {saved}" if saved else "nothing was saved yet"
+        print(f"{said}\ncontinue with: pld-ray train --resume={self.run_dir.path}")
         return {"env_steps": self.loop.algorithm.env_steps, "checkpoint": str(saved)}
 
     def stop(self) -> None:
