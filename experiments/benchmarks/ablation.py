@@ -120,21 +120,23 @@ def cell_result(name: str, folders: Sequence[pathlib.Path]) -> dict[str, Any]:
     }
 
 
-def base_result(results: Sequence[dict[str, Any]], episodes: int) -> dict[str, Any]:
+def base_result(results: Sequence[dict[str, Any]], episodes: int) -> dict[str, Any] | None:
     """The base policy alone, measured in every run on the same held init states.
 
-    A run's first validation plays it on the validation states, too.
+    A run's first validation plays it on the validation states, too. None where no run has one.
     """
-    with_base = [r for r in results if r["preset"] != "sac_scratch"]
-    rate = with_base[0]["base_success"]
+    with_base = next((r for r in results if r["preset"] != "sac_scratch"), None)
+    if with_base is None:
+        return None
+    rate = with_base["base_success"]
     return {
         "preset": "bc_only",
-        "task": with_base[0]["task"],
+        "task": with_base["task"],
         "seeds": [],
         "steps": 0,
         "success_mean": rate,
         "success_interval": interval([rate], episodes),
-        "validation_success": with_base[0]["validation_base_success"],
+        "validation_success": with_base["validation_base_success"],
     }
 
 
@@ -236,7 +238,10 @@ def main() -> None:
         ]
         if finished:
             results.append(cell_result(name, finished))
-    results.append(base_result(results, 50))
+    if not results:
+        parser.error(f"no run of {names} has finished in {folder}")
+    base = base_result(results, 50)
+    results += [base] if base else []
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "ablation.json").write_text(json.dumps(results, indent=1) + "\n")
     plot(results, RESULTS / "ablation.png")

@@ -38,7 +38,7 @@ from pld_ray.evaluation.play import play_init_states, success_rate
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.factory import create_vector_env
 from pld_ray.rollout.vector_env import InfosPerEnv
-from pld_ray.runs.run_dir import RunDir, checkpoint_steps
+from pld_ray.runs.run_dir import RunDir, checkpoint_age
 
 NUM_ENVS = 5
 
@@ -168,7 +168,7 @@ def main() -> None:
     held = config.evaluation.held_states
     states = list(range(held, held + args.states))
     env = InfosPerEnv(create_vector_env(env_config_of(config)))
-    for checkpoint in sorted(run.find_checkpoints(), key=checkpoint_steps):
+    for checkpoint in sorted(run.find_checkpoints(), key=checkpoint_age):
         networks = networks_of(config, env.unwrapped, checkpoint)
         row = {"checkpoint": checkpoint.name, **beliefs(env, networks, states)}
         print(json.dumps(row) if args.json else "  ".join(f"{k} {v}" for k, v in row.items()))

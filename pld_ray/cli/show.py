@@ -56,7 +56,7 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
     from pld_ray.config import ConfigError
     from pld_ray.config.acrlpd_train import command_of, config_class_of
     from pld_ray.runs.layout import SWEEP_FILE
-    from pld_ray.runs.listing import read_config, read_run, read_sweep
+    from pld_ray.runs.listing import read_alone, read_config, read_sweep
     from pld_ray.runs.reading import latest_checkpoints, read_metrics
 
     if not folder.is_dir():
@@ -75,7 +75,7 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
             f"{folder} holds no run: config.yaml is missing or not a run's; pld-ray ls {folder} "
             "lists the runs below it"
         )
-    listed = read_run(folder, folder.resolve().name)
+    listed = read_alone(folder)
     checkpoints = latest_checkpoints(folder)
     last = read_metrics(folder / "metrics.jsonl", everything=True).last
     command = command_of(config_class_of(config))

@@ -40,9 +40,9 @@ from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
 from pld_ray.replay.ingest import returns_to_go
-from pld_ray.rllib.chunked.offline import check_room
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
+from pld_ray.rllib.demonstrations import check_room
 from pld_ray.rllib.intake import ReturnRangeError, check_returns, with_scaled_reward
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
@@ -167,7 +167,8 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
                     check_returns(returns, params.value_range)
                 except ReturnRangeError as error:
                     raise DataError(f"{fact.where}: {error}") from None
-    check_room(facts, params.offline_capacity, config.runners.num_learners)
+    lengths = [fact.length for fact in facts]
+    check_room(lengths, params.offline_capacity, config.runners.num_learners)
     algorithm.check_demonstrations(facts)
 
 

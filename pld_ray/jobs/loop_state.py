@@ -120,7 +120,7 @@ def agree_with_best(run: RunDir, state: LoopState, loaded: pathlib.Path) -> None
     and the next policy is the best there is, whatever an earlier one was worth.
     """
     best = run.checkpoints / BEST
-    there = best.is_dir() and checkpoint_steps(best)[0] <= checkpoint_steps(loaded)[0]
+    there = best.is_dir() and checkpoint_steps(best) <= checkpoint_steps(loaded)
     try:
         known = loop_state(best, type(state)) if there else type(state)()
     except CheckpointError:  # of `best` alone, which the end of the run looks at

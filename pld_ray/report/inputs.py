@@ -101,5 +101,6 @@ def _hint(folder: pathlib.Path) -> str:
         )
     inside = sorted(path.parent for path in folder.glob(f"*/{MLFLOW_FILE}"))
     if inside:
-        return f"; the runs inside it do: give them, such as {inside[0]}, or {folder}/*"
+        some = " ".join(map(str, inside[:3])) + (" ..." if len(inside) > 3 else "")
+        return f"; the runs inside it do: give them, pld-ray report {some}"
     return ": give the folder of a run or of a sweep, or an MLflow run id with --tracking_uri=..."

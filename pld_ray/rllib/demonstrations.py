@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, START, Columns
 from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in, identity_of, recording_of
+from pld_ray.data.errors import DataError
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.runners import Runners
@@ -55,7 +57,7 @@ def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Col
     them; all others are computed anew, by the frozen policy along the recorded observations.
 
     Raises:
-        DataError: as `read_demonstrations`.
+        DataError: as `read_demonstrations` and `check_room`.
         EnvRunnerError: the base policy cannot answer for the recorded observations.
     """
     wanted, task = runners.describe_environment()
@@ -65,7 +67,33 @@ def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Col
         episode if dataset.root in known else without_policy(episode)
         for dataset, _, episode in read_demonstrations(config, wanted, task)
     ]
+    lengths = [len(episode["reward"]) - 1 for episode in episodes]
+    check_room(lengths, config.learner_params().offline_capacity, config.num_learners)
     return runners.label_episodes(with_starts(episodes), task)
+
+
+def check_room(lengths: Sequence[int], capacity: int, num_learners: int = 0) -> None:
+    """Refuse demonstrations of which the offline ring would drop the first ones again.
+
+    Args:
+        lengths: steps of the episodes of `demo_path`, in the order in which learners take turns
+            with them.
+        capacity: `algorithm.offline_capacity`, rows of all learners.
+        num_learners: each holds its share of rows and episodes; 0 is this process.
+
+    Raises:
+        DataError: naming the rows that they need.
+    """
+    shards = max(1, num_learners)
+    rows = [length + 1 for length in lengths]  # a final frame each
+    needed = shards * max(sum(rows[shard::shards]) for shard in range(shards))
+    if math.ceil(capacity / shards) * shards < needed:
+        among = f", dealt to {shards} learners," if shards > 1 else ""
+        raise DataError(
+            f"the {len(rows)} episodes of demo_path{among} need {needed} rows of the offline "
+            f"replay and algorithm.offline_capacity={capacity} would drop the first ones: raise "
+            f"it to {needed}, or name fewer demonstrations"
+        )
 
 
 def with_starts(episodes: list[Columns]) -> list[Columns]:

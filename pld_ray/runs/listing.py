@@ -175,6 +175,18 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
     )
 
 
+def read_alone(folder: pathlib.Path) -> Listed:
+    """One run by its folder's name; of a trial its sweep knows more than its own files tell."""
+    folder = folder.resolve()
+    sweep = folder.parent.parent
+    if folder.parent.name == TRIALS and (sweep / SWEEP_FILE).is_file():
+        for trial in read_sweep(sweep, sweep.name)[1]:
+            if pathlib.Path(trial.path) == folder:
+                trial.name = folder.name
+                return trial
+    return read_run(folder, folder.name)
+
+
 def short_point(point: str) -> str:
     """A point without the groups of its keys: `algorithm.utd=2` is `utd=2`."""
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=\w+[=,])", "", point)

@@ -248,7 +248,7 @@ class RunDir:
         found = [p.parent for p in self.checkpoints.glob(f"*/{MANIFEST_FILE}")]
         found += [p.parent for p in self.checkpoints.glob(f"*/{PROGRESS_FILE}")]
         visible = {path for path in found if not path.name.startswith(".")}
-        return sorted(visible, key=checkpoint_steps, reverse=True)
+        return sorted(visible, key=checkpoint_age, reverse=True)
 
     def latest_checkpoint(self) -> pathlib.Path | None:
         """The checkpoint with the most environment steps; see `find_checkpoints`."""
@@ -271,19 +271,28 @@ class RunDir:
 
         They would be taken for the newest again, and push the run's own out of `keep`.
         """
-        steps = checkpoint_steps(checkpoint)[0]
+        reached = checkpoint_steps(checkpoint)
         for path in self.find_checkpoints():
-            if checkpoint_steps(path)[0] <= steps:
+            if checkpoint_steps(path) <= reached:
                 continue
             aside = path.with_name(f"{ASIDE}{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             os.replace(path, aside)
 
 
-def checkpoint_steps(path: pathlib.Path) -> tuple[float, float]:
-    """Environment steps of a checkpoint, infinite where it does not tell, and its time."""
-    steps = read_json(path / PROGRESS_FILE).get("env_steps")
-    return steps if isinstance(steps, int) else math.inf, path.stat().st_mtime
+def checkpoint_steps(path: pathlib.Path) -> tuple[float, int]:
+    """Environment steps of a checkpoint, infinite where it does not tell, and updates."""
+    progress = read_json(path / PROGRESS_FILE)
+    steps, updates = progress.get("env_steps"), progress.get("updates")
+    return (
+        steps if isinstance(steps, int) else math.inf,
+        updates if isinstance(updates, int) else 0,
+    )
+
+
+def checkpoint_age(path: pathlib.Path) -> tuple[float, int, float]:
+    """Orders checkpoints: by `checkpoint_steps`, and by the time where they are of the same."""
+    return *checkpoint_steps(path), path.stat().st_mtime
 
 
 def older_checkpoint(path: pathlib.Path) -> pathlib.Path | None:

@@ -155,7 +155,7 @@ class MlflowRun:
         """Log a nested mapping or dataclass as `a.b.c`.
 
         MLflow never changes a parameter, so one that a resumed run has changed is logged as the tag
-        `changed.<name>` instead.
+        `changed.<name>` instead; one that is changed back later keeps that tag, with what it is.
         """
         flat, known = flatten_params(params), self._outbox.params
         changed = {k: v for k, v in flat.items() if known.get(k, v) != v}
@@ -165,7 +165,9 @@ class MlflowRun:
                 "MLflow keeps the first value of %s; the new ones are tags changed.<name>",
                 ", ".join(changed),
             )
-            self.set_tags({f"{CHANGED}{k}"[:250]: v for k, v in changed.items()})
+        tag_of = {k: f"{CHANGED}{k}"[:250] for k in flat}
+        told = self._outbox.tags
+        self.set_tags({t: flat[k] for k, t in tag_of.items() if k in changed or t in told})
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int) -> None:
         """Write numbers at `step` (environment steps) to the journal, and send them.

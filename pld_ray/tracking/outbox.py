@@ -65,6 +65,8 @@ class Outbox:
         self._write_sent()
         self.params: dict[str, str] = dict(self._past[1])
         """Every parameter that was ever logged."""
+        self.tags: dict[str, str] = {}
+        """Every tag that this folder has logged, as it is now."""
         self._last_ms = 0
         for record in mend_lines(self.path):
             self._last_ms = max(self._last_ms, record["time"])
@@ -115,6 +117,8 @@ class Outbox:
     def _enqueue(self, record: Record) -> None:
         if record["kind"] == "params":
             self.params |= record["values"]
+        elif record["kind"] == "tags":
+            self.tags |= record["values"]
         name = QUEUE_OF.get(record["kind"], ARTIFACTS)
         if record["time"] > self._sent[name]:
             self._queues[name].append(record)

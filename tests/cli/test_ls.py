@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from pld_ray.cli import main
+from pld_ray.cli.show import describe
 from pld_ray.config.file import dump_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.lock import FolderLock
@@ -85,6 +86,10 @@ def test_a_trial_that_was_killed_for_good_failed_and_one_that_was_ended_did_not(
     inside = states(sweep)
     assert inside["sweep/t0000"] == "stopped early"
     assert inside["sweep/t0001"] == "failed"
+    shown = describe(sweep / "trials" / "t0000")
+    assert (shown["state"], shown["name"]) == ("stopped early", "t0000")
+    assert "resume" not in shown["next"]
+    assert describe(sweep / "trials" / "t0001")["state"] == "failed"
     write_status(sweep, RUNNING)
     assert states(sweep)["sweep/t0001"] == "interrupted"  # it may go on
 

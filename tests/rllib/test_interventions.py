@@ -12,6 +12,7 @@ from update_fixtures import PLAIN
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.data.errors import DataError
 from pld_ray.files.manifest import write_manifest
 from pld_ray.rllib.collection import of_a_person
 from pld_ray.rllib.config import ResidualSACConfig
@@ -233,6 +234,15 @@ def test_demonstrations_are_a_person_s_for_hg_dagger(build, tmp_path):
     offline, online = (getattr(local_learner(algorithm).replay, n) for n in ("offline", "online"))
     assert offline.column("intervened", offline.start_rows()).all()
     assert not online.column("intervened", online.start_rows()).any()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_demonstrations_that_the_offline_ring_would_drop_are_refused(build, tmp_path):
+    config = helped_config(demo_path=[str(record(tmp_path / "demonstrations"))])
+    config.training(offline_capacity=40)
+    algorithm = build(config)
+    with pytest.raises(DataError, match=r"episodes of demo_path need \d+ rows .*raise it to \d+"):
+        algorithm.train()
 
 
 def test_a_demonstration_says_which_rows_are_a_person_s_or_all_are():

@@ -224,3 +224,15 @@ def test_an_output_dir_that_cannot_be_a_folder_is_refused(tmp_path, name):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=r"output_dir=.*(is no folder|too long); choose another"):
         RunDir(tmp_path / name).check_new()
+
+
+def test_offline_checkpoints_are_newer_by_their_updates(tmp_path):
+    run = RunDir(tmp_path)
+    for name, updates in (("offline_2", 200), ("offline_1", 100), ("best", 100)):
+        folder = run.checkpoints / name
+        folder.mkdir(parents=True)
+        (folder / PROGRESS_FILE).write_text(json.dumps({"env_steps": 0, "updates": updates}))
+    offline_1, best = run.checkpoints / "offline_1", run.checkpoints / "best"
+    assert run.latest_checkpoint() == run.checkpoints / "offline_2"
+    run.go_on_from(offline_1)
+    assert set(run.find_checkpoints()) == {offline_1, best}

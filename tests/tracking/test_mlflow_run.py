@@ -124,6 +124,13 @@ def test_resume_continues_the_same_run(store, tmp_path):
     assert history(again, "success") == [(10, 0.4), (20, 0.6)]
     assert read_record(tmp_path) == {"tracking_uri": first.tracking_uri, "run_id": first.run_id}
 
+    back = MlflowRun.resume(tmp_path)
+    back.log_params({"utd": 1, "seed": 0})
+    back.finish()
+    tags = logged(back).data.tags
+    assert tags["changed.utd"] == "1"  # as it is now: readers put the tag above the parameter
+    assert "changed.seed" not in tags
+
 
 @pytest.mark.parametrize("another_machine", [False, True])
 def test_a_restart_from_a_checkpoint_repeats_no_point(store, tmp_path, another_machine):

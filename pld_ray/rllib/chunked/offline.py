@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from pld_ray.data.demonstrations import EpisodeFacts, Wanted
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import OffPolicyConfig
-from pld_ray.rllib.demonstrations import read_demonstrations
+from pld_ray.rllib.demonstrations import check_room, read_demonstrations
 from pld_ray.rollout.episode import concatenate_episodes
 from pld_ray.rollout.messages import ReplayBatch
 
@@ -61,7 +60,8 @@ class OfflineData:
         for part in in_parts(self._read(wanted, task, facts)):
             self._store(part, first=len(facts) - len(part))
         params = self.config.learner_params()
-        check_room(facts, params.offline_capacity, self.config.num_learners)
+        lengths = [fact.length for fact in facts]
+        check_room(lengths, params.offline_capacity, self.config.num_learners)
         check_episodes(facts, params)
         stats = self.config.norm_stats
         mode = self.config.norm_stats_mode
@@ -113,29 +113,6 @@ def as_stored(episode: Columns, wanted: Wanted) -> Columns:
     """A recorded episode [L + 1, ...] as a runner of Q-chunking would have stored it."""
     kept = {name: episode[name] for name in (*wanted.observations, *STORED)}
     return {**kept, BASE_ACTION: np.zeros_like(episode["action"])}
-
-
-def check_room(episodes: Sequence[EpisodeFacts], capacity: int, num_learners: int = 0) -> None:
-    """Refuse demonstrations of which the offline ring would drop the first ones again.
-
-    Args:
-        episodes: of `demo_path`, in the order in which learners take turns with them.
-        capacity: `algorithm.offline_capacity`, rows of all learners.
-        num_learners: each holds its share of rows and episodes; 0 is this process.
-
-    Raises:
-        DataError: naming the rows that they need.
-    """
-    shards = max(1, num_learners)
-    rows = [episode.length + 1 for episode in episodes]  # a final frame each
-    needed = shards * max(sum(rows[shard::shards]) for shard in range(shards))
-    if math.ceil(capacity / shards) * shards < needed:
-        among = f", dealt to {shards} learners," if shards > 1 else ""
-        raise DataError(
-            f"the {len(rows)} episodes of demo_path{among} need {needed} rows of the offline "
-            f"replay and algorithm.offline_capacity={capacity} would drop the first ones: raise "
-            f"it to {needed}, or name fewer demonstrations"
-        )
 
 
 def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> None:
