@@ -22,7 +22,13 @@ from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding
-from pld_ray.sharded.trainee import device_of, load_trainee, needed_by, open_trainee
+from pld_ray.sharded.trainee import (
+    device_of,
+    load_trainee,
+    needed_by,
+    open_trainee,
+    rounding_warning,
+)
 from pld_ray.sharded.trainer import Trainer
 from pld_ray.tracking.logfile import setup_logging
 from pld_ray.tracking.tags import version
@@ -93,6 +99,8 @@ def learn(
             if resumes:
                 check_same_datasets(run, about["datasets"])
             trainee = load_trainee(config)
+            if ranks.first and (warning := rounding_warning(trainee.policy)):
+                logger.warning(warning)
             train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
             windows = TrainingWindows(train, trainee.needed, config.dataset_weights, config.seed)
             held_windows = TrainingWindows(held, trainee.needed) if held else None

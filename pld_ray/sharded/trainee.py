@@ -114,6 +114,19 @@ def load_trainee(config: FinetuneConfig) -> Trainee:
     )
 
 
+def rounding_warning(policy: torch.nn.Module) -> str | None:
+    """What to say of a policy whose trained weights are bfloat16 themselves."""
+    trained = [p for p in policy.parameters() if p.requires_grad]
+    rounded = sum(p.numel() for p in trained if p.dtype == torch.bfloat16)
+    if not rounded:
+        return None
+    return (
+        f"{rounded:,} of {sum(p.numel() for p in trained):,} trained weights are bfloat16, in "
+        "which a step of less than 1/512 of a weight is lost: --algorithm.precision=bfloat16 "
+        "computes in bfloat16 and keeps weights, and small steps, in float32"
+    )
+
+
 def freeze(policy: torch.nn.Module, prefixes: list[str]) -> None:
     """Ask no gradient for parameters whose names begin with one of these.
 

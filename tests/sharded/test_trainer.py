@@ -19,7 +19,7 @@ from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.sharded.components import AVERAGE, OPTIMIZER, POLICY, STATE
 from pld_ray.sharded.optimization import MovingAverage, learning_rate_share, moving_average
 from pld_ray.sharded.policy_folder import write_policy_folder
-from pld_ray.sharded.trainee import load_trainee
+from pld_ray.sharded.trainee import load_trainee, rounding_warning
 from pld_ray.sharded.trainer import Trainer, batches_from
 
 PARAMS = FinetuneParams(batch_size=8, learning_rate=1e-3, warmup_updates=2, grad_clip_norm=0.5)
@@ -130,6 +130,17 @@ def test_the_average_of_a_bfloat16_policy_learns():
         average.update_parameters(policy)
     assert average.module.weight.dtype == torch.float32
     assert average.module.weight.tolist() == [[pytest.approx(1.0625, abs=1e-3)] * 2]
+
+
+def test_weights_that_are_bfloat16_are_warned_of():
+    policy = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Linear(1, 1))
+    assert rounding_warning(policy) is None
+    policy[0].bfloat16()
+    assert rounding_warning(policy).startswith("4 of 6 trained weights are bfloat16")
+    policy[0].requires_grad_(False)
+    assert rounding_warning(policy) is None
+    ulp = torch.tensor([1.0, 1.9921875]).bfloat16()  # the ends of a binade
+    assert torch.equal(ulp * (1 - 1 / 513), ulp)
 
 
 def test_a_folder_is_in_the_precision_of_its_policy(tmp_path):
