@@ -33,6 +33,12 @@ def add_to_manifest(folder: pathlib.Path, *names: str) -> None:
     _write(folder, files | {name: describe(folder / name) for name in names})
 
 
+def take_from_manifest(folder: pathlib.Path, name: str) -> None:
+    """Let the manifest say nothing of a file that is to be written anew, `add_to_manifest` next."""
+    files = json.loads((folder / MANIFEST_FILE).read_text())["files"]
+    _write(folder, {other: written for other, written in files.items() if other != name})
+
+
 def check_manifest(folder: pathlib.Path, only: Collection[str] | None = None) -> bool:
     """Whether `folder` has a manifest; with one, every file is what was written.
 

@@ -19,16 +19,23 @@ from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, write_manifest
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.loop_state import (
-    BEST,
     LoopState,
     agree_with_best,
+    finish_best,
     load_first,
     loop_state,
     note_evaluation,
 )
 from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import log_line
-from pld_ray.runs.layout import CONFIG_FILE, LOG_FILE, METRICS_FILE, PROGRESS_FILE
+from pld_ray.runs.layout import (
+    BEST,
+    CANDIDATE,
+    CONFIG_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    PROGRESS_FILE,
+)
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.components import AVERAGE, Components
 from pld_ray.sharded.policy_folder import write_policy_folder
@@ -37,7 +44,6 @@ from pld_ray.tracking.mlflow_run import MlflowRun
 
 POLICY_FOLDER, COMPONENTS = "policy", "components"
 """In a checkpoint: the averaged policy as LeRobot loads it, and what training goes on from."""
-CANDIDATE = "candidate"
 RECORD_UPDATES = 50
 
 
@@ -148,7 +154,7 @@ class FinetuneLoop:
         )
         if is_best:
             state.best_success, state.best_loss = success, loss
-        note_evaluation(self.run_dir, CANDIDATE, state, is_best)
+        note_evaluation(self.run_dir, state, is_best)
         self.record(found)
 
     def evaluate(self, checkpoint: pathlib.Path | str) -> dict[str, float]:
@@ -256,6 +262,8 @@ class FinetuneLoop:
             if ranks.first:
                 agree_with_best(self.run_dir, self.state, path)
 
+        if ranks.first:
+            finish_best(self.run_dir)
         loaded = load_first(ranks.share(self.run_dir.find_checkpoints()), load, self.logger)
         if ranks.first:
             if loaded is not None:

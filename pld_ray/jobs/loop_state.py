@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +13,16 @@ from pld_ray.config import TrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_json_atomically
-from pld_ray.files.manifest import CheckpointError, add_to_manifest, damaged
-from pld_ray.runs.layout import TRAINER_FILE
+from pld_ray.files.manifest import (
+    CheckpointError,
+    add_to_manifest,
+    check_manifest,
+    damaged,
+    take_from_manifest,
+)
+from pld_ray.runs.layout import BEST, CANDIDATE, TRAINER_FILE
 from pld_ray.runs.run_dir import RunDir, checkpoint_steps, trainer_state
 
-BEST = "best"
-"""Checkpoint with the highest validation success."""
 BEST_FIELDS = ("best_success", "best_loss")
 """Of a state: what `best` is worth."""
 FOUND = (*BEST_FIELDS, "validation_base", "next_evaluation", "evaluated_at")
@@ -99,33 +104,59 @@ def loop_state[T: LoopState](checkpoint: pathlib.Path, kind: type[T]) -> T:
         raise damaged(checkpoint / TRAINER_FILE, f"it holds another state ({error})") from None
 
 
-def note_evaluation(run: RunDir, candidate: str, state: LoopState, is_best: bool) -> None:
-    """Write into the checkpoint `candidate` what its evaluation found; the best one becomes `best`.
+def note_evaluation(run: RunDir, state: LoopState, is_best: bool) -> None:
+    """Write into `candidate` what its evaluation found; the best one becomes `best`.
 
     It was saved before it was evaluated. A run that is killed goes on from it, often: it must not
-    take a worse policy for the best then, nor evaluate this one again.
+    take a worse policy for the best then, nor evaluate this one again. Killed at any moment in
+    here the checkpoint is whole, see also `finish_best`.
     """
-    folder = run.checkpoints / candidate
+    folder = run.checkpoints / CANDIDATE
     found = {name: getattr(state, name) for name in FOUND if hasattr(state, name)}
+    take_from_manifest(folder, TRAINER_FILE)
     write_json_atomically(folder / TRAINER_FILE, trainer_state(folder) | found)
     add_to_manifest(folder, TRAINER_FILE)
     if is_best:
-        run.rename_checkpoint(candidate, BEST)
+        run.rename_checkpoint(CANDIDATE, BEST)
+
+
+def finish_best(run: RunDir) -> None:
+    """Let `candidate` become `best` where a kill came between its evaluation and that."""
+    candidate, best = run.checkpoints / CANDIDATE, run.checkpoints / BEST
+    try:
+        found, known = trainer_state(candidate), trainer_state(best)
+        told = found.get("evaluated_at") == checkpoint_steps(candidate)[0]
+        older_release = best.is_dir() and "evaluated_at" not in known
+        if told and not older_release and worth(found) > worth(known):
+            check_manifest(candidate)
+            run.rename_checkpoint(CANDIDATE, BEST)
+    except CheckpointError:  # who loads it says so
+        return
+
+
+def worth(state: dict[str, Any]) -> tuple[float, float]:
+    """What orders policies: the validation success, then how small the loss is."""
+    loss = state.get("best_loss")
+    return state.get("best_success", -1.0), -math.inf if loss is None else -loss
 
 
 def agree_with_best(run: RunDir, state: LoopState, loaded: pathlib.Path) -> None:
     """Let the state of the checkpoint `loaded` know what `best` is worth.
 
     It may have been found out after `loaded` was saved. A `best` that is newer will be set aside,
-    and the next policy is the best there is, whatever an earlier one was worth.
+    and the next policy is the best there is, whatever an earlier one was worth. Beside a checkpoint
+    of another run (a population's) `best` stays, and what the other one's is worth does not matter.
     """
     best = run.checkpoints / BEST
-    there = best.is_dir() and checkpoint_steps(best) <= checkpoint_steps(loaded)
+    foreign = loaded.resolve().parent != run.checkpoints.resolve()
+    there = best.is_dir() and (foreign or checkpoint_steps(best) <= checkpoint_steps(loaded))
     try:
         known = loop_state(best, type(state)) if there else type(state)()
     except CheckpointError:  # of `best` alone, which the end of the run looks at
         return
-    if known.best_success >= state.best_success or not there:
+    if there and known.evaluated_at < 0:  # of a release that saved it before it was evaluated
+        return
+    if foreign or not there or known.best_success >= state.best_success:
         for name in BEST_FIELDS:
             if hasattr(state, name):
                 setattr(state, name, getattr(known, name))

@@ -17,7 +17,7 @@ from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs import offline_stage
 from pld_ray.jobs.base_evaluation import BaseEvaluation
 from pld_ray.jobs.buffer_dump import BufferDump
-from pld_ray.jobs.loop_state import BEST, LoopState, agree_with_best, load_first, loop_state
+from pld_ray.jobs.loop_state import LoopState, agree_with_best, finish_best, load_first, loop_state
 from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import (
     LEARNER_KEYS,
@@ -32,6 +32,7 @@ from pld_ray.jobs.validation import Validation
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.journal import log_line
 from pld_ray.runs.layout import (
+    BEST,
     CONFIG_FILE,
     CURVE_FILE,
     EVAL_INFO_FILE,
@@ -91,6 +92,8 @@ class TrainingLoop:
         Raises:
             CheckpointError: it is damaged; the message names the next older one.
         """
+        if checkpoint is None:
+            finish_best(self.run_dir)
         found = [checkpoint] if checkpoint else self.run_dir.find_checkpoints()
         try:
             loaded = load_first(found, self._load, self.logger)

@@ -10,10 +10,9 @@ from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.requests import Contestant, Evaluation, Results
 from pld_ray.jobs.loop_state import LoopState, note_evaluation
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.runs.layout import CANDIDATE
 from pld_ray.runs.run_dir import RunDir
 
-CANDIDATE = "candidate"
-"""Checkpoint of the weights that are being evaluated."""
 BASE_SUCCESS = "eval/validation_base_success"
 
 
@@ -121,6 +120,6 @@ class Validation:
         is_best = success >= state.best_success
         state.best_success = max(success, state.best_success)
         state.evaluated_at = self._env_steps
-        note_evaluation(self.run_dir, CANDIDATE, state, is_best)
+        note_evaluation(self.run_dir, state, is_best)
         self._record(figures, self._env_steps)
         return figures

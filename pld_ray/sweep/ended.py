@@ -21,6 +21,9 @@ from pld_ray.files.atomic import write_json_atomically
 from pld_ray.runs.layout import ENDED_FILE, POINT_FILE, read_json
 from pld_ray.runs.reading import is_metric
 
+REPORTED = "eval/residual_success"
+"""In whatever a trial reports: schedulers and searchers ask for it, or for what is beside it."""
+
 
 class EndedTrials(Callback):
     """Notes in its folder that a trial has ended.
@@ -37,15 +40,19 @@ class EndedTrials(Callback):
 
 
 def note_ended(folder: pathlib.Path, result: Mapping[str, Any] | None) -> None:
-    """Write down that a trial has ended, with its last figures; without any at no step."""
-    if folder.is_dir():
-        figures = {k: v for k, v in (result or {}).items() if is_metric(v)}
-        write_json_atomically(folder / ENDED_FILE, figures or {"env_steps": 0})
+    """Write down that a trial has ended, with its last figures.
+
+    One that has reported nothing yet has none and stays open: a resume goes on with it.
+    """
+    figures = {k: v for k, v in (result or {}).items() if is_metric(v)}
+    if folder.is_dir() and REPORTED in figures:
+        write_json_atomically(folder / ENDED_FILE, figures)
 
 
 def ended_figures(folder: pathlib.Path) -> dict[str, Any] | None:
     """The last figures of a trial that has ended; None while it has not."""
-    return read_json(folder / ENDED_FILE) or None
+    figures = read_json(folder / ENDED_FILE)
+    return figures if REPORTED in figures else None
 
 
 def write_trial(folder: pathlib.Path, **entries: Any) -> None:

@@ -258,7 +258,7 @@ class _Driver:
         return summary
 
     def _note_stopped(self, results: tune.ResultGrid) -> None:
-        """What the end of the sweep's time cut short has ended, with its last figures."""
+        """What the end of the sweep's time cut short has ended, if it has figures."""
         for result in results:
             folder = trial_folder(self.folder, pathlib.Path(result.path).name)
             if result.error is None and ended_figures(folder) is None:

@@ -13,8 +13,11 @@ import pytest
 from pld_ray.config import TrainConfig
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import check_manifest, write_manifest
-from pld_ray.jobs.loop_state import LoopState, agree_with_best, loop_state
-from pld_ray.jobs.validation import CANDIDATE, Validation
+from pld_ray.jobs import loop_state as states
+from pld_ray.jobs.loop_state import LoopState, agree_with_best, finish_best, loop_state
+from pld_ray.jobs.validation import Validation
+from pld_ray.runs import run_dir as run_dirs
+from pld_ray.runs.layout import CANDIDATE
 from pld_ray.runs.run_dir import RunDir
 
 INTERVAL, TOTAL = 100, 350
@@ -46,6 +49,7 @@ class Life:
         config.evaluation.held_states, config.evaluation.validation_states = 0, 10
         self.recorded: list[tuple[int, float]] = []
         self.state = LoopState.begin(config)
+        finish_best(run)
         newest = run.latest_checkpoint()
         if newest is not None:
             assert check_manifest(newest)
@@ -148,3 +152,73 @@ def test_going_back_before_the_best_the_next_policy_is_the_best_there_is(run):
     life.at(100, success=0.5)
     assert (life.best_steps, life.state.best_success) == (100, 0.5)
     assert not (run.checkpoints / CANDIDATE).exists()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (states, "write_json_atomically"),
+        (states, "add_to_manifest"),
+        (RunDir, "rename_checkpoint"),
+        (run_dirs.os, "replace"),  # of the candidate: the old `best` is retired by then
+    ],
+)
+def test_killed_within_a_verdict_the_best_policy_is_kept(run, monkeypatch, place, name):
+    life = Life(run)
+    life.at(100, success=0.5)
+    real = getattr(place, name)
+
+    def dies(*args):
+        if name == "replace" and args[0] != run.checkpoints / CANDIDATE:
+            return real(*args)
+        raise Killed
+
+    monkeypatch.setattr(place, name, dies)
+    with pytest.raises(Killed):
+        life.at(200, success=0.9)
+    monkeypatch.undo()
+    run.sweep_leftovers()
+    resumed = Life(run)
+    assert resumed.algorithm.env_steps == 200
+    if resumed.state.evaluated_at < 200:  # nothing was written: it is played again
+        resumed.at(210, success=0.9)
+    assert resumed.state.best_success == 0.9
+    assert resumed.best_steps >= 200
+    resumed.at(300, success=0.8)
+    assert 200 <= resumed.best_steps < 300
+    assert check_manifest(run.checkpoints / "best")
+
+
+def test_a_release_that_wrote_no_verdict_does_not_lower_what_the_best_is_worth(run):
+    life = Life(run)
+    life.at(100, success=0.8)
+    trainer = run.checkpoints / "best" / "trainer.json"
+    told = json.loads(trainer.read_text()) | {"best_success": 0.8, "evaluated_at": -1}
+    trainer.write_text(json.dumps(told))
+    state = LoopState(best_success=0.8)
+    agree_with_best(run, state, run.checkpoints / "best")
+    told["best_success"] = 0.9  # of the one before
+    trainer.write_text(json.dumps(told))
+    agree_with_best(run, state, run.checkpoints / "best")
+    assert state.best_success == 0.8
+
+
+def test_beside_a_checkpoint_of_another_run_the_own_best_stays(run, tmp_path):
+    life = Life(run)
+    life.at(150, success=0.7)
+    donor = RunDir(tmp_path / "donor")
+    donor.create(TrainConfig())
+    other = Life(donor)
+    other.at(100, success=0.8)
+    copied = donor.checkpoints / "best"
+    life.state = loop_state(copied, LoopState)
+    agree_with_best(run, life.state, copied)
+    assert life.state.best_success == 0.7
+    life.at(200, success=0.1)
+    assert life.best_steps == 150
+    life.at(300, success=0.75)
+    assert life.best_steps == 300

@@ -20,6 +20,7 @@ from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
 from pld_ray.runs.journal import TIME
+from pld_ray.sweep.ended import ended_figures, note_ended
 from pld_ray.sweep.outcome import as_csv, trial_rows
 from pld_ray.sweep.run import sigterm_as_interrupt
 
@@ -264,6 +265,30 @@ def test_a_sweep_whose_time_is_up_is_concluded(sweep_file, tmp_path):
     _, parent, (run,) = children(folder)
     assert (parent.info.status, run.info.status) == ("FINISHED", "FINISHED")
     assert "1 stopped early" in parent.data.tags["mlflow.note.content"]
+
+
+@pytest.mark.chaos
+def test_a_trial_that_had_reported_nothing_when_time_was_up_goes_on(sweep_file, tmp_path):
+    folder = tmp_path / "sweep"
+    flags = ["--stop.wall_time_s=25", "--max_concurrent=1", "--set.total_steps=1000000"]
+    flags += ["--set.evaluation.interval_steps=1000000", "--scheduler.type=asha"]
+    assert main(["sweep", str(sweep_file), f"--output_dir={folder}", *flags]) == 0
+    trial = folder / "trials" / "t0000"
+    steps = rows(trial)[-1]["env_steps"]
+    assert not list(folder.glob("trials/*/ended.json"))
+    assert main(["sweep", f"--resume={folder}"]) == 0  # ASHA asks for the metric of what has ended
+    assert rows(trial)[-1]["env_steps"] > steps
+    assert json.loads((folder / "summary.json").read_text())["num_open"] == 4
+
+
+def test_what_tune_itself_says_of_a_trial_is_no_end(tmp_path):
+    tune_only = {"timestamp": 1795912602, "pid": 10096}
+    note_ended(tmp_path, tune_only)
+    assert not (tmp_path / "ended.json").exists()
+    (tmp_path / "ended.json").write_text(json.dumps(tune_only))  # of a release that wrote it
+    assert ended_figures(tmp_path) is None
+    note_ended(tmp_path, {**tune_only, "eval/residual_success": 0.5, "done": True})
+    assert ended_figures(tmp_path)["eval/residual_success"] == 0.5
 
 
 @pytest.mark.chaos
