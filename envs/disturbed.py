@@ -57,6 +57,10 @@ class DisturbedEnv(LiberoEnv):
         wrong = [dim for dim in noisy_dims if not 0 <= dim < size]
         if wrong:
             raise ValueError(f"noisy_dims {wrong}: an action has dimensions 0 to {size - 1}.")
+        if delay and self._control_mode == "absolute":
+            raise ValueError(
+                "delay needs control_mode='relative', in which no action is no motion."
+            )
         self.displacement, self.perception_noise = displacement, perception_noise
         self._action_std = np.zeros(size)
         self._low, self._high = space.low, space.high

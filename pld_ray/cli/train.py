@@ -71,6 +71,7 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
 
     start.step("imports")
     from pld_ray.jobs.train import train
+    from pld_ray.rollout.entry_point import can_be_filmed
 
     summary = train(
         config, pathlib.Path(resume) if resume else None, preset, start, checkpoint, args.trust
@@ -83,12 +84,14 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         steps, total = summary["env_steps"], config.total_steps
         report = f"      pld-ray report {folder}\n" if config.tracking.enabled else ""
         early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS[2:]}"
+        entry_point = config.env.entry_point
+        filmed = " --videos=0" if entry_point is None or can_be_filmed(entry_point) else ""
         print(
             f"{before}{learnt} {residual:.0%} on {summary['n_episodes']} held "
             f"init states, {steps} environment steps{early}, "
             f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
             f"next: pld-ray show {folder}\n{report}"
-            f"      pld-ray eval --checkpoint={summary['checkpoint']} --videos=0"
+            f"      pld-ray eval --checkpoint={summary['checkpoint']}{filmed}"
         )
     return 0
 

@@ -11,6 +11,11 @@ from pld_ray.options import option
 
 ROBOT_ENV = "pld_ray.rollout.robot.env:RobotEnv"
 ROBOT_EPISODE_LENGTH = 200
+LIBERO_ONLY = (
+    *("cameras", "environment_state", "image_size", "episode_length", "assets", "rendering"),
+    *("control_mode", "fast_step"),
+)
+"""Fields of `EnvConfig` that an `entry_point` would not hear of."""
 
 
 @dataclass

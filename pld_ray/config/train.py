@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pld_ray.config.arm import check_arm
 from pld_ray.config.credentials import refuse_password
 from pld_ray.config.groups import (
+    LIBERO_ONLY,
     CheckpointConfig,
     EnvConfig,
     EvaluationConfig,
@@ -141,13 +142,7 @@ class TrainConfig:
             raise ConfigError(
                 "env.control_hz is the rate of one robot: set runners.num_envs_per_env_runner=1"
             )
-        own = self.env.environment_class is None and self.env.suite == "pld_tabletop"
-        if self.env.terminate_when_toppled and not own:
-            raise ConfigError(
-                "env.terminate_when_toppled is for env.suite=pld_tabletop alone: set it to false"
-            )
-        if self.env.kwargs and self.env.entry_point is None:
-            raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
+        check_environment_class(self.env)
         if self.norm_stats is not None and not self.algorithm.normalize_observations:
             raise ConfigError(
                 "norm_stats is of no use with algorithm.normalize_observations=false: remove one"
@@ -179,6 +174,29 @@ class TrainConfig:
             runners.max_staleness,
         )
         check_resources(self)
+
+
+def check_environment_class(env: EnvConfig) -> None:
+    """Refuse fields of another environment than the one that is made.
+
+    Raises:
+        ConfigError: naming the field.
+    """
+    own = env.environment_class is None and env.suite == "pld_tabletop"
+    if env.terminate_when_toppled and not own:
+        raise ConfigError(
+            "env.terminate_when_toppled is for env.suite=pld_tabletop alone: set it to false"
+        )
+    if env.entry_point is None:
+        if env.kwargs:
+            raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
+        return
+    for name in LIBERO_ONLY:
+        if getattr(env, name) != getattr(EnvConfig(), name):
+            raise ConfigError(
+                f"env.{name} is of LIBERO's environments: leave it out, and give what "
+                f"{env.entry_point} takes with env.kwargs"
+            )
 
 
 def check_sampling(

@@ -19,6 +19,7 @@ from pld_ray.files.atomic import write_atomically
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.build import check_environment, open_environment, running_algorithm
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.rollout.entry_point import can_be_filmed
 from pld_ray.rollout.factory import steps_per_second
 from pld_ray.runs.run_dir import older_checkpoint, run_of_checkpoint
 from pld_ray.runs.trust import check_trusted
@@ -170,8 +171,14 @@ def check_videos(config: TrainConfig, videos: Sequence[int]) -> None:
     """Refuse what cannot be filmed, as far as it can be known here, before anything is played.
 
     Raises:
-        ConfigError: an init state that is not stored, or no OpenGL library on the only machine.
+        ConfigError: an init state that is not stored, an environment without pictures, or no OpenGL
+            library on the only machine.
     """
+    if config.env.entry_point is not None and not can_be_filmed(config.env.entry_point):
+        raise ConfigError(
+            f"--videos: {config.env.entry_point} draws no pictures: it needs a render(), and an "
+            "__init__ that takes render_mode='rgb_array'"
+        )
     with contextlib.closing(open_environment(config)) as env:
         stored = env.num_init_states
     for state in videos:

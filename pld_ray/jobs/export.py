@@ -149,10 +149,7 @@ def describe_environment(config: TrainConfig) -> dict[str, Any]:
     settings = config.env.settings()
     made: Any = env_maker(settings)()
     with contextlib.closing(made) as env:
-        if config.env.robot:
-            (task,) = task_instructions(settings)
-        else:
-            task = str(env.reset(seed=0)[1].get("task", ""))
+        (task,) = task_instructions(settings)
         return {
             "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
             "actions": describe_space(env.action_space),

@@ -6,7 +6,7 @@ import contextlib
 import faulthandler
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -92,7 +92,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             self._actor,
             self._rng,
             request.base_only,
-            make_experts(env.envs) if request.expert else (),
+            expert_maker(env) if request.expert else None,
             self.person(request),
             env,
             self.view(),
@@ -317,20 +317,20 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
         return self._actor.act(observation)[0]
 
 
-def make_experts(environments: Sequence[Any]) -> list[PickPlaceExpert]:
-    """A scripted expert for each environment of this process.
+def expert_maker(env: BaseActionVectorEnv) -> Callable[[int], PickPlaceExpert]:
+    """Makes a scripted expert for an environment of this process, as it is then.
 
     Raises:
         ValueError: the environments live elsewhere, or know no expert.
     """
-    if not environments:
+    if not env.envs:
         raise ValueError(
             "the scripted expert sees the simulator, so it must run in the same process: set "
             "runners.vectorization=in_process"
         )
-    if not hasattr(environments[0], "expert_view"):
+    if not hasattr(env.envs[0], "expert_view"):
         raise ValueError(
-            f"{type(environments[0]).__name__} has no expert_view, so there is no scripted expert "
+            f"{type(env.envs[0]).__name__} has no expert_view, so there is no scripted expert "
             "for it: record the base policy or a checkpoint"
         )
-    return [PickPlaceExpert(env) for env in environments]
+    return lambda i: PickPlaceExpert(env.envs[i])

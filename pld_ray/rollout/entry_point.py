@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from pld_ray.rollout.env_group import close_quietly
 
@@ -36,6 +38,14 @@ def environment_class(entry_point: str) -> type[gym.Env]:
             "gymnasium.Env"
         )
     return found
+
+
+def can_be_filmed(entry_point: str) -> bool:
+    """Whether the class draws pictures [H, W, 3], made with `render_mode="rgb_array"`."""
+    cls = environment_class(entry_point)
+    taken = inspect.signature(cls).parameters.values()
+    takes = any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in taken)
+    return takes and cls.render is not gym.Env.render
 
 
 def make_checked(entry_point: str, kwargs: Mapping[str, Any]) -> gym.Env:
@@ -75,7 +85,7 @@ def try_out(env: Any, where: str) -> None:
             if doing == "reset":
                 observation = env.reset(seed=0, options={"init_state_id": 0})[0]
             else:
-                observation, _, _, _, _ = env.step(env.action_space.sample())
+                observation = env.step(env.action_space.sample())[0]
         except (Exception, SystemExit) as error:
             raise ValueError(
                 f"{where}: {doing}() raised {type(error).__name__}: {error}"
@@ -100,10 +110,17 @@ def check_spaces(env: Any, where: str) -> None:
 
 
 def check_observation(observation: Any, spaces: gym.spaces.Dict, what: str) -> None:
-    """Raise ValueError unless an observation has every column in its space's shape."""
+    """Raise ValueError unless an observation has every column as its space says, finite."""
     if not isinstance(observation, Mapping):
         raise ValueError(f"{what} gave a {type(observation).__name__} and no dict of observations")
     for name, space in spaces.spaces.items():
-        found = getattr(observation.get(name), "shape", None)
-        if found != space.shape:
+        value = observation.get(name)
+        found = getattr(value, "shape", None)
+        if value is None or found != space.shape:
             raise ValueError(f"{what} gave {name!r} of shape {found}, not {space.shape}")
+        if not np.can_cast(value.dtype, space.dtype, "same_kind"):
+            raise ValueError(
+                f"{what} gave {name!r} as {value.dtype}, and its space says {space.dtype}"
+            )
+        if not np.isfinite(value).all():
+            raise ValueError(f"{what} gave {name!r} with a NaN or an infinity")

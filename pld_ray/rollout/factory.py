@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Collection, Mapping
@@ -155,13 +156,30 @@ def steps_per_second(env_config: Mapping[str, Any]) -> float | None:
 
 
 def task_instructions(env_config: Mapping[str, Any]) -> list[str]:
-    """The instruction of the configured task, in words; what a task embedding is made of."""
+    """The instruction of the configured task, in words; what a task embedding is made of.
+
+    Of an `entry_point` its info tells it, here as while it is played.
+    """
     if is_robot(env_config):
         return [str(env_config["kwargs"]["task"])]
-    if env_config.get("entry_point"):
-        return [str(env_config.get("task", ""))]
+    if entry_point := env_config.get("entry_point"):
+        return [told_instruction(entry_point, env_config.get("kwargs") or {})]
     settings = {key: env_config[key] for key in ("suite", "task") if env_config.get(key)}
     return [envs.LiberoEnv(**settings).task_description]
+
+
+_told: dict[str, str] = {}
+
+
+def told_instruction(entry_point: str, kwargs: Mapping[str, Any]) -> str:
+    """What the info of another environment says of its task after a reset; it is made for that,
+    once in a process."""
+    key = repr((entry_point, kwargs))
+    if key not in _told:
+        made: Any = env_maker({"entry_point": entry_point, "kwargs": kwargs})()
+        with contextlib.closing(made) as env:
+            _told[key] = str(env.reset(seed=0, options={"init_state_id": 0})[1].get("task", ""))
+    return _told[key]
 
 
 _registered = False

@@ -92,7 +92,8 @@ class Streams:
         actor: composes base action and residual.
         rng: of probing lengths, exploration and random actions.
         base_only: as for `step`.
-        experts: one for each environment, for requests that ask for them.
+        make_expert: environment -> its expert, for requests that ask for them. Asked anew for each
+            episode: an environment that failed has been replaced.
         intervenor: a person, for requests that let one take over.
         env: the environments, whose base policy starts afresh when the person lets go.
         view: shows the first environment.
@@ -106,7 +107,7 @@ class Streams:
         actor: Actor,
         rng: np.random.Generator,
         base_only: bool,
-        experts: Sequence[Expert] = (),
+        make_expert: Callable[[int], Expert] | None = None,
         intervenor: Intervenor | None = None,
         env: BaseActionVectorEnv | None = None,
         view: LiveView | None = None,
@@ -128,7 +129,8 @@ class Streams:
         self._clock = 0
         self._open = [_Open(i, 0, self._draw_probe(base_only)) for i in range(n)]
         self._resetting = [False] * n
-        self._experts = experts
+        self._make_expert = make_expert
+        self._experts: dict[int, Expert] = {}
         self._intervenor, self._env, self._view = intervenor, env, view
         for i in range(n):
             self._look(i)
@@ -260,7 +262,7 @@ class Streams:
         base_action = observation[BASE_ACTION]
         action, chosen = base_action.copy(), np.full(len(base_action), -1)
         if request.expert:
-            action = np.stack([expert.act() for expert in self._experts])
+            action = np.stack([self._experts[i].act() for i in range(len(action))])
         if request.random_actions:
             action = self._rng.uniform(self._low, self._high, action.shape).astype(np.float32)
             if self._grippers is not None:
@@ -290,7 +292,8 @@ class Streams:
 
     def _look(self, i: int) -> None:
         """Environment i has been reset: its expert or the person, if there is one, sees it."""
-        if self._experts:
+        if self._make_expert is not None:
+            self._experts[i] = self._make_expert(i)
             self._experts[i].reset(self._rng)
         if self._intervenor is not None:
             self._intervenor.begin(i)

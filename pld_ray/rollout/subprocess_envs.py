@@ -22,6 +22,7 @@ from gymnasium.vector.utils import (
 
 from pld_ray.rollout.env_group import (
     Command,
+    EnvFailedError,
     FailureCount,
     MakeEnv,
     Outcome,
@@ -120,7 +121,10 @@ class SubprocessEnvs:
 
     def render(self, i: int) -> np.ndarray:
         self._workers[i].connection.send("render")
-        return np.asarray(self._workers[i].connection.recv())
+        picture = self._workers[i].connection.recv()
+        if isinstance(picture, Outcome):
+            raise EnvFailedError(f"environment {i} cannot be rendered: {picture.failure}")
+        return np.asarray(picture)
 
     def close(self) -> None:
         for worker in self._workers:

@@ -17,6 +17,7 @@ from pld_ray.policies.lerobot_names import missing_observations
 from pld_ray.rollout.control_clock import ControlClock
 from pld_ray.rollout.env_group import (
     Command,
+    EnvFailedError,
     EnvGroup,
     InProcessEnvs,
     Outcome,
@@ -169,6 +170,13 @@ class BaseActionVectorEnv(VectorEnv):
             elif i in resets:
                 self.chunks.reset([i], [self._noise_of(commands[i])])
                 self._tasks[i] = str(outcome.info.get("task", ""))
+                asked = commands[i].options or {"init_state_id": -1}
+                outcome.info = {**outcome.info, **asked}
+            elif (outcome.terminated or outcome.truncated) and "is_success" not in outcome.info:
+                raise EnvFailedError(
+                    f"environment {i} ended an episode and its info has no 'is_success', a bool: "
+                    "step() has to tell with which outcome"
+                )
         return outcomes
 
     def render_env(self, i: int) -> np.ndarray:

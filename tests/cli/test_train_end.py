@@ -26,4 +26,10 @@ def test_a_report_is_suggested_where_there_is_a_store_to_make_it_from(
     out = capsys.readouterr().out
     assert f"next: pld-ray show {folder}\n" in out
     assert (f"pld-ray report {folder}\n" in out) == tracked
-    assert "pld-ray eval --checkpoint=run/checkpoints/best --videos=0" in out
+    assert "pld-ray eval --checkpoint=run/checkpoints/best\n" in out  # it draws no pictures
+
+
+def test_films_are_suggested_of_what_draws_pictures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("pld_ray.jobs.train.train", lambda *args: SUMMARY)
+    assert main(["train", "--tracking.enabled=false", f"--output_dir={tmp_path / 'run'}"]) == 0
+    assert "eval --checkpoint=run/checkpoints/best --videos=0\n" in capsys.readouterr().out

@@ -66,6 +66,11 @@ def test_an_action_arrives_late(undisturbed):
     env.close()
 
 
+def test_an_action_that_waits_is_no_pose():
+    with pytest.raises(ValueError, match="delay needs control_mode='relative'"):
+        DisturbedEnv(delay=2, control_mode="absolute")
+
+
 def test_noise_moves_only_the_dimensions_named():
     env = DisturbedEnv(action_noise=0.05, noisy_dims=(0,), seed=1)
     env.reset(options={"init_state_id": 0})
