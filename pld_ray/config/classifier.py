@@ -46,7 +46,9 @@ class ClassifierConfig:
     hidden_dim: int = option(256, "Width of the hidden layer.", within="[1, 65536]")
     dropout: float = option(0.1, "Share of activations that are dropped.", within="[0, 1)")
     image_shift: int = option(
-        4, "Pixels of the random crop's padding, as `algorithm.image_shift`.", within="[0, 128]"
+        4,
+        "Pixels of the random crop's padding, as `algorithm.random_shift_pad`.",
+        within="[0, 128]",
     )
     steps: int = option(150, "Updates.", within="[1, 1e7]")
     batch_size: int = option(

@@ -101,6 +101,18 @@ class Dataset:
         self.require([name])
         return int(np.prod(self.features[name]["shape"]))
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a feature in each frame; of cameras (H, W, C), as they are decoded.
+
+        LeRobot's `gym_manipulator` declares them (C, H, W).
+        """
+        self.require([name])
+        shape = tuple(self.features[name]["shape"])
+        names = list(self.features[name].get("names") or [""])
+        if name in self.cameras and names[0] in ("channel", "channels"):
+            return (*shape[1:], shape[0])
+        return shape
+
     def names(self, name: str) -> list[str]:
         """Of a feature's dimensions; numbers if it has none.
 

@@ -84,7 +84,7 @@ def check_fits(dataset: Dataset, wanted: Wanted) -> None:
                 f"{where} has no {feature}, which {wanted.name} gives with shape {shape}; it has "
                 f"{there or 'no observation'}: record it in this environment, or choose another"
             )
-        found = tuple(dataset.features[feature]["shape"])
+        found = dataset.shape(feature)
         if found != tuple(shape or (1,)):
             raise DataError(
                 f"{where}: {feature} has shape {found}, {wanted.name} gives {tuple(shape)}: record "

@@ -63,7 +63,8 @@ def facts(summary: DatasetSummary) -> dict[str, str]:
     share = summary.success_share
     median = int(np.median(lengths))
     cameras = [
-        f"{name.rpartition('.')[2]} ({'x'.join(str(n) for n in f['shape'][:2])}, {f['dtype']})"
+        f"{name.rpartition('.')[2]} "
+        f"({'x'.join(str(n) for n in dataset.shape(name)[:2])}, {f['dtype']})"
         for name, f in dataset.features.items()
         if name in dataset.cameras
     ]

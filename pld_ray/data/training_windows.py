@@ -106,7 +106,7 @@ def check_features(dataset: Dataset, needed: Needed) -> None:
     """
     dataset.require([*needed.shapes, ACTION])
     for name, shape in {**needed.shapes, ACTION: (needed.action_dim,)}.items():
-        found = tuple(dataset.features[name]["shape"])
+        found = dataset.shape(name)
         if len(shape) != 3 and found == shape:
             continue
         if len(shape) == 3 and len(found) == 3 and found[2] == shape[0]:
@@ -126,7 +126,7 @@ def check_same_images(datasets: Sequence[Dataset], cameras: Sequence[str]) -> No
     first = datasets[0]
     for other in datasets[1:]:
         for camera in cameras:
-            one, another = (tuple(d.features[camera]["shape"]) for d in (first, other))
+            one, another = (d.shape(camera) for d in (first, other))
             if one != another:
                 raise DataError(
                     f"{first.root} has {camera} of shape {one} and {other.root} of shape "

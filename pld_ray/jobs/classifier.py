@@ -171,7 +171,7 @@ def evaluate_classifier(
     trained = load_classifier(folder)
     cameras = list(trained.network.shape.cameras)
     for dataset in [each for path in paths for each in open_datasets(path)]:
-        shapes = {camera: dataset.features[camera]["shape"] for camera in dataset.cameras}
+        shapes = {camera: dataset.shape(camera) for camera in dataset.cameras}
         trained.check_cameras(shapes, str(dataset.root))
     frames = read_frames(paths, cameras)
     if not frames.success.any():

@@ -88,8 +88,6 @@ def collect_frames(
         person = make_intervenor(config.intervention, vector, rng)
         if person is not None:
             opened.callback(person.close)
-        if goal.init_states:
-            vector.set_init_states(range(len(writer), goal.episodes))
         env = InfosPerEnv(vector, None if rate is None else ControlClock(rate))
         player = Player(env, person, goal, rng, view)
         while len(writer) < goal.episodes:
@@ -159,8 +157,14 @@ class Player:
     _observation: Observation = field(default_factory=dict)
 
     def play(self, number: int) -> Columns | None:
-        """One episode [L + 1, ...] whose `success` labels each step; None if it is not kept."""
+        """One episode [L + 1, ...] whose `success` labels each step; None if it is not kept.
+
+        Args:
+            number: of the episode in the dataset, and the init state it starts from, if stored.
+        """
         vector = self.env.unwrapped
+        if self.goal.init_states:
+            vector.set_init_states([number])
         if not self._observation:
             self._observation, _ = self.env.reset(seed=int(self.rng.integers(2**31)))
         else:  # the last episode is over: this step is the reset

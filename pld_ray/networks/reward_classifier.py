@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pld_ray.errors import UserError
 from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.manifest import checksum, sha256
 from pld_ray.files.tensors import save_tensors
 from pld_ray.networks.encoders import SpatialLearnedEmbeddings, build_backbone
 from pld_ray.networks.encoders.pooling import vector_encoder
@@ -159,6 +160,28 @@ class TrainedClassifier:
                 )
 
 
+def classifier_fingerprint(folder: str | os.PathLike[str]) -> str:
+    """What the verdicts of a classifier depend on: a digest of its files, wherever they lie.
+
+    Raises:
+        ClassifierError: one of them is missing.
+    """
+    root = pathlib.Path(folder)
+    try:
+        return checksum([sha256(root / name) for name in (ABOUT_FILE, WEIGHTS_FILE)])
+    except OSError as error:
+        raise no_classifier(root, error) from None
+
+
+def no_classifier(root: pathlib.Path, error: OSError) -> ClassifierError:
+    """The error of a folder in which a file cannot be read."""
+    name = pathlib.Path(error.filename or ABOUT_FILE).name
+    return ClassifierError(
+        f"{root} is no reward classifier, {name} is missing: give a folder of `pld-ray classifier "
+        "train`"
+    )
+
+
 def load_classifier(folder: str | os.PathLike[str]) -> TrainedClassifier:
     """The classifier in a folder of `pld-ray classifier train`.
 
@@ -176,10 +199,7 @@ def load_classifier(folder: str | os.PathLike[str]) -> TrainedClassifier:
         threshold, consecutive = float(state["threshold"]), int(state["consecutive"])
         about = dict(state["about"])
     except FileNotFoundError as error:
-        raise ClassifierError(
-            f"{root} is no reward classifier, {pathlib.Path(error.filename or path).name} is "
-            "missing: give a folder of `pld-ray classifier train`"
-        ) from None
+        raise no_classifier(root, error) from None
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ClassifierError(f"{root} is damaged ({line}): train it again") from None

@@ -14,6 +14,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from pld_ray.columns import INTERVENED, Columns
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
+from pld_ray.networks.reward_classifier import classifier_fingerprint
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.demonstrations import demonstrations_identity, load_demonstrations
@@ -21,6 +22,7 @@ from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
 from pld_ray.rollout.episode import all_with_success, concatenate_episodes, split_episodes
+from pld_ray.rollout.factory import CLASSIFIER
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
@@ -58,9 +60,15 @@ SHAPING_SETTINGS = (
 
 
 def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
-    """All that shapes the collected columns, as plain JSON: equal identities, equal data."""
+    """All that shapes the collected columns, as plain JSON: equal identities, equal data.
+
+    Raises:
+        ValueError, OSError: the base policy, the reward classifier or a dataset cannot be read.
+    """
     policy = config.base_policy_options
     environment = {k: v for k, v in config.env_config.items() if k not in NOT_DATA}
+    if CLASSIFIER in environment:  # by what it says, not by where it lies
+        environment[CLASSIFIER] = classifier_fingerprint(environment[CLASSIFIER])
     identity = {
         "format_version": FORMAT_VERSION,
         "environment": environment,

@@ -60,7 +60,7 @@ class ResidualSACLearner(OffPolicyLearner):
         """Take critic and observation statistics over from a checkpoint.
 
         Raises:
-            PretrainedCriticError: it is missing or of another shape.
+            PretrainedCriticError: it is missing, or does not fit this run.
         """
         load_critic(self.networks, checkpoint)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.util import find_spec
 
 import numpy as np
@@ -10,14 +11,17 @@ import pytest
 from sight_env import CAMERA, SightEnv
 
 from pld_ray.cli import main
-from pld_ray.config import InterventionConfig
+from pld_ray.config import InterventionConfig, TrainConfig
+from pld_ray.config.file import load_config
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.data.dataset import Dataset
+from pld_ray.jobs import classifier_frames
 from pld_ray.jobs.classifier import read_frames
-from pld_ray.jobs.classifier_frames import FrameGoal, Player
+from pld_ray.jobs.classifier_frames import FrameGoal, Player, collect_frames
 from pld_ray.networks.reward_classifier import load_classifier
 from pld_ray.rollout.classifier_reward import ClassifierReward
 from pld_ray.rollout.factory import create_vector_env, unjudged
+from pld_ray.rollout.intervention import Turn
 from pld_ray.rollout.messages import SampleRequest
 from pld_ray.rollout.scripted_person import ScriptedPerson, make_helper
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
@@ -73,6 +77,20 @@ def test_precision_and_recall_on_init_states_that_it_has_not_seen(trained, capsy
         assert (trained / "made" / picture).read_bytes().startswith(b"\x89PNG")
 
 
+def test_images_that_are_declared_channels_first_are_judged(trained, tmp_path, capsys):
+    """As LeRobot's `gym_manipulator` declares them."""
+    other = shutil.copytree(trained / "unseen", tmp_path / "other")
+    path = other / "meta/info.json"
+    info = json.loads(path.read_text())
+    height, width, channels = info["features"][CAMERA]["shape"]
+    names = ["channels", "height", "width"]
+    info["features"][CAMERA] |= {"shape": [channels, height, width], "names": names}
+    path.write_text(json.dumps(info))
+    made = f"--classifier={trained / 'made'}"
+    assert main(["classifier", "evaluate", made, f"--dataset={other}"]) == 0
+    assert "precision" in capsys.readouterr().out
+
+
 def test_it_is_the_reward_beside_the_true_one(trained):
     classifier = load_classifier(trained / "made")
     env = ClassifierReward(SightEnv(), classifier)
@@ -97,7 +115,7 @@ def test_a_rollout_stores_its_verdict_and_keeps_the_true_one_beside_it(trained):
     observation, _ = env.reset(seed=3)
     params = ResidualSACParams(use_probing=False)
     space = vector.single_action_space
-    streams = Streams(observation, space, params, Still(), rng, False, (), person, vector)
+    streams = Streams(observation, space, params, Still(), rng, False, None, person, vector)
     finished = FinishedEpisodes()
     while len(finished.summaries) < 8:
         streams.step(env.step, SampleRequest(1, intervene=True), 0, finished)
@@ -149,6 +167,42 @@ def test_a_view_is_shown_every_frame_that_is_kept():
     np.testing.assert_array_equal([action for _, action, _ in seen.steps], kept["action"])
     assert [acts for *_, acts in seen.steps] == kept["intervened"].tolist()
     assert 0 < kept["intervened"].mean() < 1
+
+
+class Impatient:
+    """Throws the second episode away, and ends every other one at once."""
+
+    begun = 0
+
+    def begin(self, env_id):
+        self.begun += 1
+
+    def intervene(self, observation, intervenes, iteration):
+        return Turn({}, {0: "discard" if self.begun == 2 else "failure"})
+
+    def close(self):
+        pass
+
+
+def test_an_episode_that_is_thrown_away_is_played_again_from_its_init_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(classifier_frames, "make_intervenor", lambda *_: Impatient())
+    config, goal = load_config(TrainConfig, SIGHT), FrameGoal(4, init_states=True)
+    kept = []
+
+    def stop_after_two(*_):
+        kept.append(None)
+        if len(kept) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_frames(config, tmp_path / "kept", goal, stop_after_two)
+    collect_frames(config, tmp_path / "kept", goal)  # which goes on
+    dataset = Dataset(tmp_path / "kept")
+    assert len(dataset.episodes) == 4
+    for number in range(4):
+        observation, _ = SightEnv().reset(options={"init_state_id": number})
+        (first,) = dataset.images(number, CAMERA, [0])
+        np.testing.assert_array_equal(first, observation[CAMERA])
 
 
 @pytest.mark.skipif(find_spec("rerun") is not None, reason="the viewer is installed")

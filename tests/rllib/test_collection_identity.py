@@ -16,6 +16,7 @@ from pld_ray.config import TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.jobs.build import offline_cache_folder
+from pld_ray.networks.reward_classifier import ABOUT_FILE, WEIGHTS_FILE, ClassifierError
 from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import ResidualSACConfig
@@ -83,6 +84,14 @@ def demonstration(root: pathlib.Path) -> pathlib.Path:
     return root
 
 
+def classifier(root: pathlib.Path, threshold: float = 0.5, weights: bytes = b"w") -> pathlib.Path:
+    """The files of one, which nobody loads."""
+    root.mkdir(exist_ok=True)
+    (root / ABOUT_FILE).write_text(json.dumps({"threshold": threshold}))
+    (root / WEIGHTS_FILE).write_bytes(weights)
+    return root
+
+
 def leaves(config: Any, prefix: str = "") -> list[str]:
     names: list[str] = []
     for field in dataclasses.fields(config):
@@ -116,6 +125,8 @@ def test_each_setting_is_in_the_identity_or_said_to_shape_no_column(group, tmp_p
             shutil.copytree(EMBEDDED_ACT, value)
             file = tmp_path / "policy" / "config.json"
             file.write_text(json.dumps({**json.loads(file.read_text()), "dropout": 0.5}))
+        if name == "env.reward_classifier":
+            value = str(classifier(tmp_path / "classifier"))
         if name == "demo_path":
             value = [str(demonstration(tmp_path / "demo"))]
         identity = collection_identity(ResidualSACConfig.of_run(changed(name, value)))
@@ -141,6 +152,21 @@ def test_demonstrations_are_told_apart_by_their_content(tmp_path):
     of_all = changed("demo_path", [moved])
     of_all.demo_episodes = "all"
     assert collection_identity(ResidualSACConfig.of_run(of_all)) != first
+
+
+def test_classifiers_are_told_apart_by_their_content(tmp_path):
+    def identity(root):
+        run = changed("env.reward_classifier", str(root))
+        return collection_identity(ResidualSACConfig.of_run(run))
+
+    root = classifier(tmp_path / "made")
+    first = identity(root)
+    assert identity(classifier(root, threshold=0.9)) != first
+    assert identity(classifier(root, weights=b"trained again")) != first
+    classifier(root)
+    assert identity(shutil.move(root, tmp_path / "moved")) == first
+    with pytest.raises(ClassifierError, match=rf"made is no reward classifier, {ABOUT_FILE} is m"):
+        identity(root)
 
 
 def test_the_default_folder_is_named_after_the_identity_and_nothing_else():

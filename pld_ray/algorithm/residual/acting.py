@@ -47,6 +47,7 @@ class Actor:
         """
         if self._numpy is not None:
             columns = [observation[key] for key in self._networks.observation_keys]
+            columns = [values.reshape(len(values), -1) for values in columns]
             vector = np.concatenate(columns, axis=-1, dtype=np.float32)
             return self._numpy.act(vector, observation[BASE_ACTION], noise), None
         with torch.inference_mode():

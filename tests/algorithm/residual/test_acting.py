@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from pld_ray.algorithm.residual.acting import NumpyActor
+from pld_ray.algorithm.residual.acting import Actor, NumpyActor
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.config.residual_sac import ResidualSACParams
 
@@ -93,6 +93,26 @@ def test_without_residual_the_base_action_is_executed_bit_for_bit():
     rows, noise = make_rows(8)
     rows["base_action"] *= 0.4  # inside the bounds
     np.testing.assert_array_equal(by_numpy(NumpyActor(networks), rows, noise), rows["base_action"])
+
+
+def test_vectors_of_any_shape_are_flattened_as_the_networks_do():
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((), (2, 3)):
+        spaces = {
+            KEYS[0]: gym.spaces.Box(-1, 1, shape, np.float32),
+            KEYS[1]: gym.spaces.Box(-1, 1, (2,), np.float32),
+            "base_action": gym.spaces.Box(-1, 1, (3,), np.float32),
+        }
+        params = ResidualSACParams(residual_dims=[], hidden_dims=[8], init_final=1.0)
+        networks = ResidualNetworks.of_spaces(
+            gym.spaces.Dict(spaces), gym.spaces.Box(-1, 1, (3,), np.float32), params
+        )
+        assert NumpyActor.stands_for(networks)
+        rows = {k: torch.randn((5, *s.shape), generator=generator) for k, s in spaces.items()}
+        rows = {key: values.numpy() for key, values in rows.items()}
+        noise = np.ones((5, 3), np.float32)
+        action, _ = Actor(networks).act(rows, noise)
+        np.testing.assert_allclose(action, by_torch(networks, rows, noise), atol=2e-6)
 
 
 def test_discrete_grippers_are_left_to_the_networks():
