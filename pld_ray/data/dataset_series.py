@@ -16,6 +16,8 @@ OPEN, ASIDE = ".open", ".aside-"
 class DatasetSeries:
     """Datasets named after the step at which each was closed; one that is there is whole.
 
+    It takes no lock: the run that it belongs to holds one.
+
     Args:
         folder: of the series; made with the first episode.
         recording: what all episodes share.
@@ -32,7 +34,7 @@ class DatasetSeries:
             DataError: its columns differ from those of the episodes before.
         """
         if self._writer is None:
-            self._writer = EpisodeWriter(self.folder / OPEN, self.recording)
+            self._writer = EpisodeWriter(self.folder / OPEN, self.recording, locks=False)
         self._writer.add(columns)
 
     def close(self, step: int) -> None:

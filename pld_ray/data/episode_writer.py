@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from pld_ray.data.assemble import assemble, move_into_place
 from pld_ray.data.episode_columns import Columns, features_of, to_frames
 from pld_ray.data.errors import DataError
 from pld_ray.data.parts import read_description, stored_features, write_part
+from pld_ray.files.lock import FolderLock
 
 PROGRESS_FILE, WORK_FOLDER = "collection_progress.json", ".collection"
 RECORDING_FILE = "meta/recording.json"
@@ -47,30 +50,46 @@ class EpisodeWriter:
     """Keeps each episode on disk as it ends and puts the dataset together at the end.
 
     While it goes on, `ROOT/.collection/parts` holds what is done and `collection_progress.json`
-    says what it belongs to; killed at any moment, it goes on with what was kept.
+    says what it belongs to; killed at any moment, it goes on with what was kept. The folder is this
+    object's alone from here to `finish`, or to the end of a `with` block.
 
     Args:
         root: of the dataset: new, or of this recording when it was stopped.
         recording: what all episodes share.
+        locks: False where a lock of the caller's guards the folder already.
 
     Attributes:
         lengths: transitions of each kept episode.
         successes: of the kept episodes.
 
     Raises:
-        DataError: the folder holds something else, or the recording was begun otherwise.
+        DataError: the folder holds something else, the recording was begun otherwise, or another
+            writer is at work there.
     """
 
-    def __init__(self, root: pathlib.Path, recording: Recording) -> None:
+    def __init__(self, root: pathlib.Path, recording: Recording, locks: bool = True) -> None:
         self.root, self.recording = root, recording
         self._work = root / WORK_FOLDER
         self._parts = self._work / "parts"
         self._features: v3.Features | None = None
-        self._begin()
-        parts = self._done()
-        described = [read_description(part) for part in parts]
+        self._lock = FolderLock(self._work)
+        self._saved()  # what is refused is left as it is
+        if locks:
+            self._claim()
+        try:
+            self._begin()
+            described = [read_description(part) for part in self._done()]
+        except BaseException:
+            self._lock.release()
+            raise
         self.lengths = [int(entry["length"]) for entry in described]
         self.successes = [bool(entry["columns"]["success"]) for entry in described]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -83,8 +102,15 @@ class EpisodeWriter:
             about: plain values for the episode's row of metadata.
 
         Raises:
-            DataError: its columns differ from those of the episodes before.
+            DataError: its columns differ from those of the episodes before, or somebody else
+                has written an episode of its number.
         """
+        part = self._parts / f"{len(self):06d}"
+        if part.exists():
+            raise DataError(
+                f"{part} is there already: somebody else records into {self.root} too; give "
+                "another folder"
+            )
         names = dict(self.recording.names or {})
         features = features_of(columns, names)
         if self._features is None:
@@ -102,7 +128,7 @@ class EpisodeWriter:
         frames, images, final = to_frames(columns)
         success = bool(columns[SUCCESS].any())
         write_part(
-            self._parts / f"{len(self):06d}",
+            part,
             stored_features(features),
             frames,
             {name: Frames(values) for name, values in images.items()},
@@ -132,14 +158,36 @@ class EpisodeWriter:
 
     # --- files -----------------------------------------------------------------------------------
 
+    def _claim(self) -> None:
+        owner = self._lock.claim(alone=True)
+        if owner is not None:
+            raise DataError(
+                f"{self.root} is in use by {owner}: wait for it, or give another folder"
+            )
+        weakref.finalize(self, self._lock.release)  # where there is no `with` and no `finish`
+
     def _begin(self) -> None:
-        path = self.root / PROGRESS_FILE
-        if not path.is_file():
-            if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
-                raise DataError(f"{self.root} holds something already; give a new folder")
-            self._parts.mkdir(parents=True)
+        saved = self._saved()
+        if saved is None:
+            self._parts.mkdir(parents=True, exist_ok=True)
             self._write("recording")
             return
+        self._features = saved["features"]
+        if saved["state"] == "assembled":
+            self._put_into_place()
+            raise DataError(f"{self.root} holds a finished dataset already; give a new folder")
+
+    def _saved(self) -> dict[str, Any] | None:
+        """The progress of this recording, None where there is none yet; refuses all else."""
+        path = self.root / PROGRESS_FILE
+        if not path.is_file():
+            own = {WORK_FOLDER, f".{PROGRESS_FILE}.partial"}  # of one that was killed as it began
+            is_new = not self.root.exists() or (
+                self.root.is_dir() and not set(os.listdir(self.root)) - own and not self._done()
+            )
+            if not is_new:
+                raise DataError(f"{self.root} holds something already; give a new folder")
+            return None
         saved = read_progress(path)
         wanted = self.recording.identity()
         for name in {**saved["recording"], **wanted}:
@@ -150,10 +198,7 @@ class EpisodeWriter:
                 )
         if saved["state"] == "finished":
             raise DataError(f"{self.root} holds a finished dataset already; give a new folder")
-        self._features = saved["features"]
-        if saved["state"] == "assembled":
-            self._put_into_place()
-            raise DataError(f"{self.root} holds a finished dataset already; give a new folder")
+        return saved
 
     def _settled(self, features: v3.Features) -> v3.Features:
         """The features of the first episode, on the disk before it is."""
@@ -173,6 +218,7 @@ class EpisodeWriter:
         if (self._work / "dataset").exists():
             move_into_place(self._work / "dataset", self.root)
         self._write("finished")
+        self._lock.release()
         shutil.rmtree(self._work, ignore_errors=True)
 
     def _done(self) -> list[pathlib.Path]:

@@ -49,21 +49,21 @@ def convert_hilserl(
         on_episode: called after each one.
 
     Raises:
-        DataError: a file cannot be read, or the folder holds something else.
+        DataError: a file cannot be read, or the folder holds something else or is in use.
     """
     files = sorted(source.glob("*.pkl"), key=by_number) if source.is_dir() else [source]
     if not files:
         raise DataError(f"{source} holds no *.pkl: give the folder that HIL-SERL wrote")
     about = {"source": [[file.name, file.stat().st_size] for file in files]}
-    writer = EpisodeWriter(root, Recording(task=task, fps=fps, about=about))
     number = 0
-    for file in files:
-        for columns in episodes_of_transitions(read_transitions(file), file):
-            number += 1
-            if number > len(writer):
-                writer.add(columns, {"file": file.name})
-                on_episode()
-    writer.finish()
+    with EpisodeWriter(root, Recording(task=task, fps=fps, about=about)) as writer:
+        for file in files:
+            for columns in episodes_of_transitions(read_transitions(file), file):
+                number += 1
+                if number > len(writer):
+                    writer.add(columns, {"file": file.name})
+                    on_episode()
+        writer.finish()
     return writer
 
 

@@ -6,6 +6,7 @@ gets its name when it is whole, so a part that exists is a finished one.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -24,6 +25,8 @@ from pld_ray.data.video_files import VideoEncoder
 
 EPISODE_FILE, DATA_FILE = "episode.json", "data.parquet"
 PARTIAL = ".partial-"
+TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+"""What `os.rename` says of a folder that is not empty: by the file system, one or the other."""
 SLAB = 64  # images that are encoded before they become one Arrow chunk
 
 
@@ -79,8 +82,9 @@ def write_part(
         description = {"length": length, "stats": as_lists(stats), **about}
         (partial / EPISODE_FILE).write_text(json.dumps(description))
         os.rename(partial, folder)
-    except FileExistsError:
-        pass  # an orphan of a killed conversion has finished the same part
+    except OSError as error:
+        if error.errno not in TAKEN:
+            raise  # else an orphan of a killed conversion has finished the same part
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -79,7 +79,9 @@ class DatasetWindows:
         flags["terminated"][last] = terminated
         flags["truncated"][last] = ~np.array(terminated)
         success = columns.get("next.success")
-        if success is not None:
+        if success is None:
+            flags[SUCCESS][last] = terminated
+        else:
             flags[SUCCESS] = success[rows]
         action = columns["action"][rows].astype(np.float32)
         given = {key: columns[key][rows].astype(np.float32) for key in observation_keys}

@@ -83,7 +83,7 @@ def collect_frames(
         view = open_view(config.intervention)
         if view is not None:
             opened.callback(view.close)
-        writer = EpisodeWriter(root, recording)
+        writer = opened.enter_context(EpisodeWriter(root, recording))
         rng = np.random.default_rng([config.seed, len(writer)])
         person = make_intervenor(config.intervention, vector, rng)
         if person is not None:
@@ -96,7 +96,7 @@ def collect_frames(
                 writer.add(columns)
                 labels = columns[SUCCESS]
                 on_episode(int(labels.sum()), len(labels))
-    writer.finish()
+        writer.finish()
     return writer
 
 

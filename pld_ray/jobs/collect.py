@@ -80,7 +80,7 @@ def collect(
 
     Raises:
         ConfigError: environment or base policy cannot be used.
-        DataError: the folder holds something else.
+        DataError: the folder holds something else, or another process records into it.
         CollectError: no episode succeeds.
     """
     whole = dataclasses.replace(config.env, terminate_when_toppled=False)
@@ -92,12 +92,12 @@ def collect(
         if config.intervention.device != "none":
             about["device"] = config.intervention.device
         recording = recording_of(config, algorithm.config, **about)
-        writer = EpisodeWriter(root, recording)
-        if checkpoint is not None:
-            load_whole(algorithm, checkpoint.resolve())
-        if not goal.reached(writer.successes):
-            record(algorithm, writer, goal, actor, config.seed, on_episode)
-        writer.finish()
+        with EpisodeWriter(root, recording) as writer:
+            if checkpoint is not None:
+                load_whole(algorithm, checkpoint.resolve())
+            if not goal.reached(writer.successes):
+                record(algorithm, writer, goal, actor, config.seed, on_episode)
+            writer.finish()
     return writer
 
 

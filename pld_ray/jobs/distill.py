@@ -238,7 +238,10 @@ def learn(
         say(f"fine-tuning: {run.path}")
         resume = run.path if (run.path / CONFIG_FILE).is_file() else None
         learning = config.learning(datasets, weights, str(run.path))
-        summary = finetune(run.load_config(FinetuneConfig) if resume else learning, resume)
+        if resume:  # the folder may have moved, and the datasets within it
+            begun, here = run.load_config(FinetuneConfig), str(run.path)
+            learning = dataclasses.replace(begun, dataset=datasets, output_dir=here)
+        summary = finetune(learning, resume)
     if "policy" not in summary:
         raise KeyboardInterrupt(f"stopped while fine-tuning: the same command goes on in {out}")
     partial = out / ".policy"

@@ -18,9 +18,19 @@ class Video:
     """One video file."""
 
     run: Run
+    root: pathlib.Path
+    """The folder of the run, or of its artifacts."""
     path: pathlib.Path
     linked: bool
     """Below a folder that the report is about, so that a relative link survives moving both."""
+
+    @property
+    def label(self) -> str:
+        """What tells it from the run's others, such as `best: init_state_000.mp4`."""
+        parts = self.path.relative_to(self.root).parts
+        if parts[0] == "eval":
+            return f"{parts[1]}: {'/'.join(parts[3:])}"
+        return "/".join(parts[1:])
 
 
 def find_videos(runs: Iterable[Run], folders: Sequence[pathlib.Path]) -> list[Video]:
@@ -33,7 +43,7 @@ def find_videos(runs: Iterable[Run], folders: Sequence[pathlib.Path]) -> list[Vi
     for run in runs:
         for root in _roots(run):
             found = [path for place in PLACES for path in sorted(root.glob(place))]
-            videos += [Video(run, path, _below(path, folders)) for path in found]
+            videos += [Video(run, root, path, _below(path, folders)) for path in found]
             if found:
                 break
     return videos

@@ -35,7 +35,8 @@ class StartOrder:
 
     def begin_anew(self) -> None:
         """Clocks begin at 0 again, and no episode is open: those held back come before others."""
-        self._ended = [((-1, *key[1:]), ended) for key, ended in self._ended]
+        late = 1 + max((key[0] for key, _ in self._ended), default=0)
+        self._ended = [((key[0] - late, *key[1:]), ended) for key, ended in self._ended]
 
     def take(self, batches: Sequence[EpisodeBatch]) -> Iterator[Ended]:
         """Those that began before any episode that is open after these batches."""

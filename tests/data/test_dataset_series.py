@@ -50,6 +50,7 @@ def series(tmp_path):
         if number % 2:
             made.close(100 * number)
     made.add(episode(6))
+    assert not list(made.folder.rglob("run.lock"))  # its run holds one
     return made
 
 

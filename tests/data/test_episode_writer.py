@@ -102,8 +102,8 @@ def test_lerobot_reads_it(recorded):
 
 def test_a_recording_goes_on_with_what_it_kept(recorded, tmp_path):
     root, episodes = recorded
-    first = EpisodeWriter(tmp_path / "e", RECORDING)
-    first.add(episodes[0], {"seed": 0})
+    with EpisodeWriter(tmp_path / "e", RECORDING) as first:
+        first.add(episodes[0], {"seed": 0})
     half_written = tmp_path / "e" / ".collection/parts/.partial-000001-1"
     half_written.mkdir()
     again = EpisodeWriter(tmp_path / "e", RECORDING)
@@ -127,7 +127,7 @@ def test_killed_while_it_moves_into_place_the_dataset_is_whole(recorded, tmp_pat
 
     with monkeypatch.context() as patch:
         patch.setattr(episode_writer, "move_into_place", killed)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), writer:
             writer.finish()
     with pytest.raises(DataError, match="finished dataset already"):
         EpisodeWriter(tmp_path / "e", RECORDING)
@@ -140,6 +140,8 @@ def test_what_cannot_be_recorded_there_is_one_sentence(recorded, tmp_path):
         EpisodeWriter(root, RECORDING)
     with pytest.raises(DataError, match="holds something already"):
         EpisodeWriter(tmp_path, RECORDING)
+    for folder in (root, tmp_path):  # a look leaves nothing behind
+        assert not (folder / ".collection").exists()
     writer = EpisodeWriter(tmp_path / "e", RECORDING)
     with pytest.raises(DataError, match="no episode was recorded"):
         writer.finish()

@@ -69,11 +69,12 @@ def test_killed_it_goes_on(tmp_path):
     def killed():
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as held:  # its traceback keeps the writer
         convert_hilserl(source, tmp_path / "d", 10, "insert", killed)
     added = []
     writer = convert_hilserl(source, tmp_path / "d", 10, "insert", lambda: added.append(1))
     assert (writer.lengths, len(added)) == ([3, 2], 1)
+    del held
 
 
 class Evil:

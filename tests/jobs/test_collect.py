@@ -16,6 +16,7 @@ from pld_ray.config.file import load_config
 from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.demonstrations import recording_of
 from pld_ray.data.errors import DataError
+from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.collect import Goal, collect
 from pld_ray.rllib import ResidualSACConfig
@@ -144,6 +145,25 @@ def test_a_recording_plays_on_where_training_would_end(place, monkeypatch):
     writer = collect(config, place / "datasets/toppled", Goal(episodes=1, keep_failures=True))
     (length,) = writer.lengths
     assert length > 1
+
+
+def test_one_process_at_a_time_records_into_a_folder(place):
+    config = load_config(TrainConfig, ["--config_path=tabletop", "--runners.num_env_runners=0"])
+    config.env.episode_length = 5
+    root, goal = place / "datasets/shared", Goal(episodes=2, keep_failures=True)
+
+    def stopped(kept: int, success: bool) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as held:  # its traceback keeps the writer
+        collect(config, root, goal, on_episode=stopped)
+    lock = FolderLock(root / ".collection")
+    assert lock.claim(alone=True) is None
+    with pytest.raises(DataError, match="shared is in use by this process: wait for it, or give"):
+        collect(config, root, goal)
+    lock.release()
+    assert len(collect(config, root, goal)) == 2
+    del held
 
 
 def test_a_dataset_of_another_environment_is_refused_before_anything_starts(settings, dataset):

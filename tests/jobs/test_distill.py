@@ -259,6 +259,20 @@ def test_other_settings_of_a_fine_tuning_that_has_begun_are_refused(run, tmp_pat
             open_teachers(asked, [run.path], False)
 
 
+def test_a_folder_that_was_moved_while_it_learnt_goes_on(tmp_path):
+    out, data = tmp_path / "out", f"collected/residual/{TASK}"
+    write_dataset(out / data, (12, 9))
+    config = load_config(DistillConfig, [*ONE_TASK, "--total_steps=1", "--algorithm.batch_size=4"])
+    RunDir(out / "finetune").create(
+        config.learning([str(out / data)], [1.0], str(out / "finetune"))
+    )
+    moved = out.rename(tmp_path / "moved")
+    policy = learn(config, [str(moved / data)], [1.0], moved, str)
+    about = json.loads((policy / "PROVENANCE.json").read_text())
+    assert [dataset["path"] for dataset in about["datasets"]] == [str(moved / data)]
+    assert not out.exists()
+
+
 def test_tasks_that_were_not_distilled_can_be_played_alone(run, tmp_path, capsys):
     out = used_folder(tmp_path / "out", run)
     flags = [*ONE_TASK[1:], f"--evaluation.tasks=[{OTHER}]", f"--output_dir={out}"]

@@ -14,7 +14,9 @@ from pld_ray.report.figures import curves_chart, effect_panels, finals_chart, po
 from pld_ray.report.formats import DASH, breakable
 from pld_ray.report.headline import against_base, reached, tiles
 from pld_ray.report.inputs import select
+from pld_ray.report.runs import Run
 from pld_ray.report.summary import summarize
+from pld_ray.report.videos import find_videos
 from pld_ray.report.write import make_report
 
 
@@ -271,7 +273,21 @@ def test_the_page_shows_points_failures_early_stops_and_videos(made, sweep):
     assert tags.names.count("svg") >= 7
     links = [a for a in tags.addresses if a.endswith(".mp4")]
     assert len(links) == 2
+    assert "best: state 7.mp4" in tags.text
     assert links[0].endswith("/residual%20scale/trials/t0000/eval/best/videos/state%207.mp4")
+
+
+def test_links_to_a_runs_videos_say_which_checkpoint_was_filmed(tmp_path):
+    films = [
+        *("eval/best/videos/init_state_000.mp4", "eval/final/videos/init_state_000.mp4"),
+        "videos/near/a.mp4",
+    ]
+    for film in films:
+        (tmp_path / film).parent.mkdir(parents=True)
+        (tmp_path / film).touch()
+    run = Run("0", "a", "FINISHED", 0, 1, "", tags={"run_dir": str(tmp_path)})
+    labels = [video.label for video in find_videos([run], [tmp_path])]
+    assert labels == ["best: init_state_000.mp4", "final: init_state_000.mp4", "near/a.mp4"]
 
 
 def test_a_video_outside_the_given_folders_is_a_path_without_a_link(sweep, tmp_path):

@@ -41,6 +41,16 @@ def test_when_clocks_begin_anew_what_is_held_back_comes_first():
     assert taken(order, [batch([0], 2)]) == [7, 9, 0]
 
 
+def test_what_is_held_back_keeps_its_order_over_restarts():
+    order = StartOrder()
+    assert taken(order, [batch([20], 5), batch([10], 5)]) == []
+    order.begin_anew()
+    for ended in ended_episodes([batch([3], 0), batch([2], 0)]):
+        order.add(ended)
+    order.begin_anew()
+    assert taken(order, [batch([0], 1), batch([], 1)]) == [10, 20, 2, 3, 0]
+
+
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30))
 def test_nothing_is_lost_and_the_order_is_that_of_the_starts(lengths):
     """One environment after the other on two runners, each asked for five steps a round."""
