@@ -12,6 +12,8 @@ what is recorded is what a robot has: its own state, and pictures.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +52,20 @@ def main() -> None:
         environment_state=not arguments.cameras,
     )
     about = {k: v for k, v in vars(arguments).items() if k not in ("dataset", "episodes")}
-    writer = EpisodeWriter(
-        arguments.dataset, Recording(env.task_description, FPS, "libero", about=about)
-    )
+    recording = Recording(env.task_description, FPS, "libero", about=about)
+    with contextlib.closing(env), EpisodeWriter(arguments.dataset, recording) as writer:
+        try:
+            record(env, writer, arguments)
+        except KeyboardInterrupt:
+            sys.exit(f"{len(writer)} episodes are kept: the same command goes on")
+        writer.finish()
+    print(f"{arguments.dataset}: {sum(writer.successes)} of {len(writer)} succeed")
+
+
+def record(env: envs.LiberoEnv, writer: EpisodeWriter, arguments: argparse.Namespace) -> None:
+    """Episodes until there are as many as were asked for; each of its own draws."""
+    if len(writer) > arguments.episodes:
+        sys.exit(f"{arguments.dataset} holds {len(writer)} episodes: ask for no fewer (--episodes)")
     while len(writer) < arguments.episodes:
         rng = np.random.default_rng([arguments.seed, len(writer)])
         perfect = bool(rng.random() < arguments.perfect)
@@ -61,9 +74,6 @@ def main() -> None:
         writer.add(columns, {"perfect": perfect})
         if len(writer) % 20 == 0:
             print(f"{len(writer)} episodes, {sum(writer.successes)} successes", flush=True)
-    env.close()
-    writer.finish()
-    print(f"{arguments.dataset}: {sum(writer.successes)} of {len(writer)} succeed")
 
 
 def play(

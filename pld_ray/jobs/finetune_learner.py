@@ -18,6 +18,7 @@ from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, tra
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.policies.checkpoint import PolicyCheckpoint
 from pld_ray.runs.layout import read_json
+from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 from pld_ray.sharded.ranks import ALONE, Ranks
@@ -89,7 +90,7 @@ def learn(
         RunError: a checkpoint cannot be written, or a dataset is not as the run began with it; on
             every rank.
     """
-    started = time.time()
+    started = time.time() - (wall_before(run.path) if resumes else 0.0)
     logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
     tracker = open_tracker(config, run, kind="finetune") if ranks.first else None
     player = None

@@ -22,6 +22,7 @@ from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, RunError, os_reason
 from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import check_trusted, remember
@@ -101,7 +102,7 @@ def _train(
     start: StartUp,
 ) -> dict[str, Any]:
     """`train` in a folder that is this process's."""
-    started = time.time()
+    started = time.time() - (wall_before(run.path) if resumes else 0.0)
     logger = setup_logging(run.path)
     if config.tracking.enabled:
         start.step("tracking")

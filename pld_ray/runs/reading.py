@@ -8,7 +8,7 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from pld_ray.runs.layout import CHECKPOINTS, PROGRESS_FILE, read_json
+from pld_ray.runs.layout import CHECKPOINTS, METRICS_FILE, PROGRESS_FILE, SUMMARY_FILE, read_json
 from pld_ray.runs.status import (
     FAILED,
     FINISHED,
@@ -93,6 +93,13 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
         metrics.base = row.get("eval/held_base_success", row.get("eval/base_success", metrics.base))
         metrics.held = row.get("eval/held_residual_success", metrics.held)
     return metrics
+
+
+def wall_before(folder: pathlib.Path) -> float:
+    """Seconds that a run has taken when it goes on; of one that was killed, those it trained."""
+    total = read_json(folder / SUMMARY_FILE).get("total_wall_s")
+    trained = read_metrics(folder / METRICS_FILE, everything=True).last.get("time/wall_s", 0.0)
+    return max(float(total) if isinstance(total, int | float) else 0.0, trained)
 
 
 def latest_checkpoints(folder: pathlib.Path) -> list[tuple[str, int]]:

@@ -26,6 +26,7 @@ from pld_ray.runs.layout import (
     read_json,
     trial_folder,
 )
+from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, checkpoint_steps
 from pld_ray.runs.status import FAILED, FINISHED, RUNNING, STOPPED, failure_reason
 from pld_ray.sweep.config import Sweep, SweepConfig, label, short
@@ -117,6 +118,7 @@ class SweepTrial(tune.Trainable):
             path = self._run.checkpoints / str(name)  # not the newest: a donor's may be older
             self._loop.restore(path if path.is_dir() else None)
         elif known and not self._is_population:
+            self._started -= wall_before(self._run.path)
             restored = self._loop.restore()
             if restored is not None:
                 self._run.go_on_from(restored)

@@ -204,6 +204,7 @@ def test_interrupt_saves_and_resume_continues_the_same_run(finished, monkeypatch
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["mlflow_run_id"] == run_id
     assert summary["env_steps"] >= 2000
+    assert summary["total_wall_s"] > summary["train_wall_s"]  # of both lives
     assert RunDir(folder).load_config().total_steps == 2000  # also for a resume without the flag
     assert summary["updates"] > before["updates"] > 0
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

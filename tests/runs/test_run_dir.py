@@ -16,6 +16,7 @@ from pld_ray.files import lock as locks
 from pld_ray.files.atomic import undone_unless
 from pld_ray.files.lock import LOCK_FILE, STALE_S, Owner, lock_owner, process_start
 from pld_ray.runs.layout import PROGRESS_FILE
+from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, older_checkpoint
 from pld_ray.runs.status import (
     FAILED,
@@ -236,3 +237,12 @@ def test_offline_checkpoints_are_newer_by_their_updates(tmp_path):
     assert run.latest_checkpoint() == run.checkpoints / "offline_2"
     run.go_on_from(offline_1)
     assert set(run.find_checkpoints()) == {offline_1, best}
+
+
+def test_what_a_run_has_taken_is_that_of_all_its_lives(tmp_path):
+    assert wall_before(tmp_path) == 0.0
+    row = {"env_steps": 10, "time/wall_s": 50.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    assert wall_before(tmp_path) == 50.0  # killed: what it trained is known
+    (tmp_path / "summary.json").write_text(json.dumps({"total_wall_s": 80.5}))
+    assert wall_before(tmp_path) == 80.5
