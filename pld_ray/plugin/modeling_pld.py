@@ -18,7 +18,7 @@ from torch import Tensor
 from pld_ray.plugin.acting import ActingPolicy, load_chunked, load_residual
 from pld_ray.plugin.configuration_pld import PldChunkedConfig, PldConfig, PldResidualConfig
 
-HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "vision_encoder.*"]
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*vision_encoder.*"]
 
 
 class PldPolicy(PreTrainedPolicy):

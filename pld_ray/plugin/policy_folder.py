@@ -93,9 +93,10 @@ def write_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, A
     source = open_checkpoint(policy.path)
     loader = policy.loader()
     if not source.from_hub:
-        (folder / BASE_POLICY).mkdir()
         for file in source.files:
-            shutil.copy(file, folder / BASE_POLICY)
+            copy = folder / BASE_POLICY / file.relative_to(source.directory)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
     if policy.tokenizer_path is not None:
         (folder / TOKENIZER).mkdir()
         for file in pathlib.Path(policy.tokenizer_path).expanduser().iterdir():
@@ -143,17 +144,14 @@ def load_base(
         FileNotFoundError: a file is missing, or the hub's name cannot be had.
     """
     from pld_ray.policies import NoBasePolicy, load_base_policy
-    from pld_ray.policies.checkpoint import is_exported
 
     base = settings["base_policy"]
     if base["type"] == "none":
         return NoBasePolicy((actions.shape or (0,))[0])
     path = str(folder / BASE_POLICY) if base["path"] == BASE_POLICY else base["path"]
-    loader = dict(base["loader"])
+    loader = {**base["loader"], "device": device}
     if "tokenizer_path" in loader:
         loader["tokenizer_path"] = str(folder / TOKENIZER)
-    if not is_exported(path):
-        loader["device"] = device
     if open_checkpoint(path).fingerprint() != base["fingerprint"]:
         raise ConfigError(
             f"the base policy {path} is not the one that this residual was trained on: its files "
@@ -194,14 +192,10 @@ def load_networks(
         raise ConfigError(
             f"{folder / CONFIG}: networks.params.{error}: read it with the one that exported it"
         ) from None
-    networks = ResidualNetworks.of_spaces(
-        spaces,
-        actions,
-        params,
-        tasks=tuple(settings["networks"].get("tasks", ())),
-    )
-    networks.keep_what_acts()
+    tasks = tuple(settings["networks"].get("tasks", ()))
     try:
+        networks = ResidualNetworks.of_spaces(spaces, actions, params, tasks=tasks)
+        networks.keep_what_acts()
         networks.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise ConfigError(

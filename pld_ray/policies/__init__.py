@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pld_ray.policies.checkpoint import EMBEDDED_ACT, is_exported, open_checkpoint
+from pld_ray.policies.checkpoint import EMBEDDED_ACT, EXPORTED, open_checkpoint
 from pld_ray.policies.chunk_cache import ChunkCache
 from pld_ray.policies.no_policy import NoBasePolicy, base_policy_fingerprint
 from pld_ray.policies.protocol import BasePolicy, PolicyDescription, Prediction
@@ -30,10 +30,11 @@ def load_base_policy(path: str | Path | None = None, **options: Any) -> BasePoli
 
     LeRobot takes many seconds to import.
     """
-    if path is not None and is_exported(path):
+    checkpoint = open_checkpoint(path)
+    if checkpoint.policy_type == EXPORTED:
         from pld_ray.policies.exported import load_policy
 
-        return load_policy(open_checkpoint(path), **options)
+        return load_policy(checkpoint, **options)
     from pld_ray.policies.lerobot_adapter import LeRobotBasePolicy
 
     return LeRobotBasePolicy(path, **options)

@@ -95,7 +95,7 @@ def make_player(
     import torch
 
     from pld_ray.algorithm.chunked.networks import ChunkedNetworks
-    from pld_ray.policies.chunk_policy import ChunkPolicy
+    from pld_ray.policies.chunk_policy import ChunkPolicy, ready_to_act
 
     learnt = ACRLPDParams(**params)
     seeing = load_actor(learnt, tasks)
@@ -104,10 +104,8 @@ def make_player(
     networks = ChunkedNetworks.of_spaces(spaces, box, learnt, seed, seeing, tasks)
     networks.keep_what_acts()
     device = "cuda" if torch.cuda.is_available() else "cpu"  # a replica without a share sees none
-    if networks.frozen_features is not None:
-        networks.frozen_features.to(device)
     shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
-    return ChunkPolicy(networks.to(device).requires_grad_(False).eval(), shapes, seed=())
+    return ChunkPolicy(ready_to_act(networks, device), shapes, seed=())
 
 
 def write_actor(actor: LeRobotActor, folder: Path) -> None:

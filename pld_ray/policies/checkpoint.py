@@ -24,7 +24,9 @@ PREPROCESSOR = "policy_preprocessor.json"
 POSTPROCESSOR = "policy_postprocessor.json"
 
 EXPORTED = "pld_chunked"
-"""`type` of Q-chunking's policy over vectors, which LeRobot knows through `pld_ray.plugin`."""
+"""`type` of Q-chunking's own policy, which LeRobot knows through `pld_ray.plugin`."""
+HUB_FILES = ["*.json", "*.safetensors", "vision_encoder.*"]
+"""Of a policy's repository; the last are the weights of an exported policy's frozen encoder."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -94,6 +96,7 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
         directory, from_hub = EMBEDDED_WEIGHTS / path, False
     else:
         directory, from_hub = _download(str(path)), True
+    directory = directory.absolute()
     config = _read_json(
         directory / CONFIG, "a LeRobot pretrained directory has one: save with save_pretrained()"
     )
@@ -105,21 +108,10 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     processors: list[Path] = []
     for name in (PREPROCESSOR, POSTPROCESSOR):
         processors += _processor_files(directory / name)
-    files = (directory / CONFIG, *weights, *processors)
+    files = (directory / CONFIG, *weights, *processors, *_encoder_files(directory, config))
     tensors = tuple(file.resolve() for file in weights if file.suffix == ".safetensors")
     # the snapshots of the hub's cache are links to files that have other names: not resolved
-    return PolicyCheckpoint(
-        directory.absolute(), config, files, tensors, tuple(processors), from_hub
-    )
-
-
-def is_exported(path: str | Path) -> bool:
-    """Whether a folder holds Q-chunking's policy over vectors."""
-    try:
-        config = json.loads((Path(path).expanduser() / CONFIG).read_text())
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and config.get("type") == EXPORTED
+    return PolicyCheckpoint(directory, config, files, tensors, tuple(processors), from_hub)
 
 
 def folder_fingerprint(folder: str | Path) -> str:
@@ -150,7 +142,7 @@ def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except Exception as error:  # the hub client's, the HTTP library's or the system's
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileNotFoundError(
@@ -176,6 +168,18 @@ def _weight_files(directory: Path) -> list[Path]:
     return [index, *(_existing(directory / name, index) for name in names)]
 
 
+def _encoder_files(directory: Path, config: dict[str, Any]) -> list[Path]:
+    """The frozen vision encoder beside an exported policy: a file, or the folder of another's."""
+    params, file = config.get("params"), directory / CONFIG
+    if config["type"] != EXPORTED or not isinstance(params, dict):
+        return []
+    if not (name := params.get("vision_encoder_weights")):
+        return []
+    encoder = directory / _plain_name(name, file)
+    names = (CONFIG, WEIGHTS) if encoder.is_dir() else ("",)
+    return [_existing(encoder / name, file) for name in names]
+
+
 def _processor_files(file: Path) -> list[Path]:
     hint = (
         "it holds the policy's normalisation; checkpoints from before LeRobot 0.4 are converted "
@@ -195,7 +199,7 @@ def _processor_files(file: Path) -> list[Path]:
 
 
 def _plain_name(name: Any, named_in: Path) -> str:
-    if not isinstance(name, str) or Path(name).name != name:
+    if not isinstance(name, str) or Path(name).name != name or name == "..":
         raise ValueError(f"{named_in} names the file {name!r}, which must lie beside it")
     return name
 

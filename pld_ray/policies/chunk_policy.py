@@ -11,6 +11,13 @@ from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.policies.protocol import Prediction
 
 
+def ready_to_act(networks: ChunkedNetworks, device: str) -> ChunkedNetworks:
+    """The networks, frozen and on a device, with the vision encoder that is no module of theirs."""
+    if networks.frozen_features is not None:
+        networks.frozen_features.to(device)
+    return networks.to(device).requires_grad_(False).eval()
+
+
 class ChunkPolicy:
     """A `BasePolicy` with the weights that the networks have at the moment.
 

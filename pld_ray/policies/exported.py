@@ -24,7 +24,9 @@ from pld_ray.policies.checkpoint import (
     WEIGHTS,
     PolicyCheckpoint,
 )
-from pld_ray.policies.chunk_policy import ChunkPolicy
+from pld_ray.policies.chunk_policy import ChunkPolicy, ready_to_act
+from pld_ray.policies.devices import check_device
+from pld_ray.policies.lerobot_names import NamedFeatures
 from pld_ray.policies.protocol import is_image
 
 
@@ -95,17 +97,25 @@ def feature(key: str, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"type": "VISUAL" if is_image(key, shape) else vector, "shape": list(shape)}
 
 
-def load_policy(checkpoint: PolicyCheckpoint, **options: Any) -> ChunkPolicy:
+def load_policy(
+    checkpoint: PolicyCheckpoint,
+    device: str = "cpu",
+    n_action_steps: int | None = None,
+    **options: Any,
+) -> ChunkPolicy:
     """The policy of a folder that `write_policy` wrote.
 
     Args:
         checkpoint: see `open_checkpoint`.
-        options: of `load_base_policy`; only `n_action_steps` means something here.
+        device: torch device of the networks; answers are numpy arrays on the host.
+        n_action_steps: actions of a chunk that are played; None is the folder's own number.
+        options: the rest of `load_base_policy`'s, which mean nothing here.
 
     Raises:
-        ValueError: another option, more actions than a chunk has, or a file that is damaged.
+        ValueError: another option, no such device, more actions than a chunk has, or a file that
+            is damaged.
     """
-    n_action_steps = options.pop("n_action_steps", None)
+    check_device(device)
     if options.get("rtc"):
         raise ValueError(
             f"policy.rtc=true: {checkpoint.directory} plays the best of whole chunks, and critics "
@@ -142,7 +152,9 @@ def load_policy(checkpoint: PolicyCheckpoint, **options: Any) -> ChunkPolicy:
             f"{checkpoint.directory} is no folder of pld-ray export ({type(error).__name__}: "
             f"{str(error).splitlines()[0]}): export the run again"
         ) from None
-    policy = ChunkPolicy(networks.requires_grad_(False).eval(), {**vectors, **images})
+    policy = ChunkPolicy(ready_to_act(networks, device), {**vectors, **images})
+    # no rename_map is taken, so none is suggested
+    policy.input_features = NamedFeatures(policy.input_features, {})
     encoder = networks.frozen_features and networks.frozen_features.fingerprint
     policy.fingerprint = checkpoint.fingerprint(n_action_steps=n_action_steps, encoder=encoder)
     return policy

@@ -15,7 +15,13 @@ from transformers import DynamicCache
 
 from pld_ray.algorithm.chunked import losses
 from pld_ray.files.tensors import save_tensors
-from pld_ray.policies.checkpoint import CONFIG, WEIGHTS, PolicyCheckpoint, open_checkpoint
+from pld_ray.policies.checkpoint import (
+    CONFIG,
+    POSTPROCESSOR,
+    WEIGHTS,
+    PolicyCheckpoint,
+    open_checkpoint,
+)
 from pld_ray.policies.lerobot_names import environment_names, needed_features
 from pld_ray.policies.lerobot_network import (
     distinct_names,
@@ -28,6 +34,8 @@ from pld_ray.policies.lerobot_sampling import FlowSampler, masked_mean
 
 FLOW_TYPES = ("pi0", "pi05", "smolvla")
 """LeRobot policies that flow from noise to a chunk, after a prefix that no action changes."""
+RELATIVE = "absolute_actions_processor"
+"""LeRobot's step that makes actions relative to the state absolute."""
 
 
 class Parts(NamedTuple):
@@ -116,6 +124,15 @@ def read_facts(path: str | Path, horizon: int) -> Facts:
         raise ValueError(
             f"{file} sets adapt_to_pi_aloha, which bends joints in a way that no loss here "
             "follows: train on actions that are converted beforehand, and set it to false"
+        )
+    if any(
+        step["registry_name"] == RELATIVE and step.get("config", {}).get("enabled")
+        for step in checkpoint.processor_steps(POSTPROCESSOR)
+    ):
+        raise ValueError(
+            f"{checkpoint.directory / POSTPROCESSOR} adds the state to actions (the policy was "
+            "made with use_relative_actions=true), which no loss here follows: give a policy of "
+            "absolute actions"
         )
     if config.chunk_size < horizon:
         raise ValueError(
@@ -222,12 +239,14 @@ class LeRobotActor(nn.Module):
         config: Any = load_config(checkpoint, device, "float32")
         self._preprocess, units = read_processors(facts, config, tokenizer_path)
         self.action_offset, self.action_scale = units
-        self.changes = {
+        self.changes: dict[str, Any] = {
             "chunk_size": horizon,
             "n_action_steps": n_action_steps or horizon,
             "num_steps" if config.type == "smolvla" else "num_inference_steps": flow_steps,
         }
         """Of its configuration, which an exported folder has too."""
+        if hasattr(config, "dtype"):  # it learns in float32, and acts in what its folder says
+            self.changes["dtype"] = "float32"
         for name, value in self.changes.items():
             setattr(config, name, value)
         self.policy = load_trainable_network(checkpoint, config, "float32", tokenizer_path).eval()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pld_ray.policies.checkpoint import CONFIG, folder_fingerprint, open_checkpoint
-from pld_ray.policies.lerobot_names import environment_names, needed_features
+from pld_ray.policies.lerobot_names import NamedFeatures, environment_names, needed_features
 from pld_ray.policies.lerobot_network import DTYPES, load_config, load_network
 from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
 from pld_ray.policies.lerobot_rtc import enable_rtc, grouped
@@ -109,7 +109,8 @@ class LeRobotBasePolicy:
         # by default the names that it was trained with, as far as they are still used
         saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in needed}
         self._policy_names = environment_names(needed, rename_map or saved)
-        self.input_features = {env: needed[own] for env, own in self._policy_names.items()}
+        shapes = {env: needed[own] for env, own in self._policy_names.items()}
+        self.input_features: dict[str, tuple[int, ...]] = NamedFeatures(shapes, self._policy_names)
         self.batch_rows = batch_rows
         self.action_dim = int(config.output_features["action"].shape[0])
         self.chunk_size = self._sampler.chunk_size

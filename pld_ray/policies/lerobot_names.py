@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 IMAGE = "observation.image"
 WRIST_WORDS = ("wrist", "hand", "gripper", "image2")
+
+
+class NamedFeatures(dict[str, tuple[int, ...]]):
+    """Shapes of what a policy needs, by the environment's names, and what it calls them itself.
+
+    Args:
+        shapes: environment name -> shape of a row.
+        own: environment name -> policy name; empty where no `rename_map` is taken.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], own: Mapping[str, str]) -> None:
+        super().__init__(shapes)
+        self.own = dict(own)
 
 
 def needed_features(config: Any) -> dict[str, tuple[int, ...]]:
@@ -79,13 +92,35 @@ def suggest_rename_map(needed: Iterable[str], given: Iterable[str]) -> dict[str,
 
 
 def missing_observations(needed: Iterable[str], given: Iterable[str]) -> str:
-    """The message for observations that the policy needs and the environment does not give."""
+    """The message for observations that the policy needs and the environment does not give.
+
+    Args:
+        needed: what the environment should call them; `NamedFeatures` if a `rename_map` says so.
+        given: the environment's names.
+    """
+    own = needed.own if isinstance(needed, NamedFeatures) else None
     needed, given = list(needed), list(given)
     missing = sorted(set(needed) - set(given))
     message = f"the base policy needs {missing}, which are not among the given {sorted(given)}"
-    if suggestion := suggest_rename_map(needed, given):
+    names = {name: name for name in needed} if own is None else own
+    if suggestion := extended_rename_map(names, given):
         return f"{message}; to rename them use --policy.rename_map='{json.dumps(suggestion)}'"
     return f"{message}; name a policy that does without them as policy.path"
+
+
+def extended_rename_map(own: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
+    """A `rename_map` that gives the policy more than the one in force; empty if none does.
+
+    Args:
+        own: environment name -> policy name, as they are in force.
+        given: the environment's names.
+    """
+    found = {env: policy for env, policy in own.items() if env in given}
+    wanted = [policy for policy in own.values() if policy not in found.values()]
+    spare = [env for env in given if env not in found]
+    added = {name: name for name in wanted if name in spare} | suggest_rename_map(wanted, spare)
+    kept = {env: policy for env, policy in found.items() if env != policy}
+    return {**kept, **added} if added else {}
 
 
 def _is_wrist(name: str) -> bool:

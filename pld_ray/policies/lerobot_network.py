@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from pld_ray.policies.checkpoint import CONFIG, PolicyCheckpoint
+from pld_ray.policies.devices import check_device
 from pld_ray.policies.lerobot_processors import local_pretrained
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,8 +30,7 @@ def load_config(checkpoint: PolicyCheckpoint, device: str, dtype: str | None) ->
             policy without state cannot do.
     """
     file = checkpoint.directory / CONFIG
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"base policy device {device!r}: no CUDA device here; use 'cpu'")
+    check_device(device)
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(f"base policy dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     try:

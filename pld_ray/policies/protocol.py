@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from pld_ray.policies.lerobot_names import missing_observations
+from pld_ray.policies.lerobot_names import NamedFeatures, missing_observations
 
 BATCH_ROWS = 8
 """Default rows of every network call, see `LeRobotBasePolicy`."""
@@ -106,10 +106,13 @@ class PolicyDescription:
     @classmethod
     def of(cls, policy: BasePolicy) -> PolicyDescription:
         """The description of `policy`, with the defaults of what it does not have."""
+        features = {key: tuple(shape) for key, shape in policy.input_features.items()}
+        if isinstance(policy.input_features, NamedFeatures):
+            features = NamedFeatures(features, policy.input_features.own)
         return cls(
             action_dim=policy.action_dim,
             n_action_steps=policy.n_action_steps,
-            input_features={key: tuple(shape) for key, shape in policy.input_features.items()},
+            input_features=features,
             fingerprint=policy.fingerprint,
             chunk_size=int(getattr(policy, "chunk_size", policy.n_action_steps)),
             n_obs_steps=int(getattr(policy, "n_obs_steps", 1)),

@@ -59,7 +59,7 @@ class PoolClient:
         weakref.finalize(self._exchange, event_loop().call_soon_threadsafe, close).atexit = False
         self.action_dim = description.action_dim
         self.n_action_steps = description.n_action_steps
-        self.input_features = dict(description.input_features)
+        self.input_features = description.input_features
         self.fingerprint = description.fingerprint
         self.chunk_size = description.chunk_size
         self.n_obs_steps = description.n_obs_steps

@@ -22,7 +22,7 @@ from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.algorithm.chunked.optimizers import trained_parameters
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.policies import load_base_policy
-from pld_ray.policies.actors import load_actor
+from pld_ray.policies.actors import check_actor, load_actor
 from pld_ray.policies.lerobot_actor import LeRobotActor, given, read_facts, write_actor
 
 B, K = 3, 5
@@ -249,3 +249,35 @@ def test_what_is_written_plays_as_many_actions_as_the_run_did(folder, tmp_path, 
         write_actor(load_actor(params, [TASK]), tmp_path / "policy")
         policy = load_base_policy(tmp_path / "policy", tokenizer_path=folder[1])
     assert (policy.n_action_steps, policy.chunk_size) == (played or H, H)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_what_is_written_acts_in_the_numbers_that_it_learnt_in(tmp_path, kind):
+    """A folder of bfloat16 weights is trained in float32, and is one of float32 then."""
+    folder = save_policy(kind, tmp_path, dtype="bfloat16"), tmp_path / "tokenizer"
+    actor = load(folder)
+    write_actor(actor, tmp_path / "out")
+    assert json.loads((folder[0] / "config.json").read_text())["dtype"] == "bfloat16"
+    assert json.loads((tmp_path / "out/config.json").read_text())["dtype"] == "float32"
+    with small_networks():
+        policy = load_base_policy(tmp_path / "out", tokenizer_path=folder[1], batch_rows=1)
+    assert {p.dtype for p in policy._policy.parameters()} == {torch.float32}
+    seen = make_observations(1, 0)
+    played = policy.infer(seen, [TASK], [0], [7]).chunks[0]
+    noise = torch.randn(actor.noise_shape, generator=torch.Generator().manual_seed(7))
+    columns = {name: torch.from_numpy(column) for name, column in seen.items()}
+    with torch.no_grad():
+        chunk = actor.sample(actor.observe(columns[STATE], columns), noise[None, None])[0, 0]
+    expected = actor.action_offset + actor.action_scale * chunk
+    torch.testing.assert_close(torch.from_numpy(played), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05"])
+def test_actions_relative_to_the_state_are_refused(tmp_path, kind):
+    folder = save_policy(kind, tmp_path, use_relative_actions=True), tmp_path / "tokenizer"
+    words = r"policy_postprocessor.json adds the state to actions.*use_relative_actions=true"
+    with pytest.raises(ValueError, match=words):
+        load(folder)
+    params = ACRLPDParams(actor="lerobot", actor_path=str(folder[0]), horizon=H)
+    with pytest.raises(ValueError, match=words):
+        check_actor(params, [TASK])

@@ -8,10 +8,12 @@ import pytest
 from tiny_policies import FRONT, STATE, WRIST, make_observations, make_tasks, save_policy
 
 from pld_ray.policies.lerobot_names import (
+    NamedFeatures,
     environment_names,
     missing_observations,
     suggest_rename_map,
 )
+from pld_ray.policies.protocol import PolicyDescription
 
 AGENT, HAND = "observation.images.agentview", "observation.images.eye_in_hand"
 RENAME = {AGENT: FRONT, HAND: WRIST}
@@ -135,3 +137,46 @@ def test_cameras_that_the_policy_fills_in_are_not_asked_for(load_tiny, tmp_path,
     assert set(policy.input_features) == {FRONT, WRIST, STATE}
     answer = policy.infer(make_observations(2, 0), make_tasks(2), [0, 1], [0, 1]).chunks
     assert np.isfinite(answer).all()
+
+
+FLAG = "--policy.rename_map='"
+
+
+def followed(load, directory, given, rename_map=None):
+    """The map that a policy's own advice leads to, one step after the other; it must end."""
+    for _ in range(2):
+        policy = load(directory, rename_map=rename_map)
+        if set(policy.input_features) <= set(given):
+            return rename_map
+        message = missing_observations(policy.input_features, given)
+        described = PolicyDescription.of(policy).input_features
+        assert missing_observations(described, given) == message
+        rename_map = json.loads(message.split(FLAG)[1][:-1])
+    raise AssertionError(f"the advice does not help: {message}")
+
+
+@pytest.mark.parametrize("given", [(FRONT, WRIST), (AGENT, HAND)])
+def test_advice_overrides_the_names_of_the_training_data(
+    tiny_directory, load_tiny, tmp_path, given
+):
+    copy = shutil.copytree(tiny_directory("act"), tmp_path / "copy")
+    file = copy / "policy_preprocessor.json"
+    content = json.loads(file.read_text())
+    trained = {"observation.images.a": FRONT, "observation.images.b_wrist": WRIST}
+    content["steps"][0]["config"]["rename_map"] = trained
+    file.write_text(json.dumps(content))
+    found = followed(load_tiny, copy, [*given, STATE])
+    assert found == dict(zip(given, (FRONT, WRIST), strict=True))
+
+
+@pytest.mark.parametrize("started", [{AGENT: FRONT}, {HAND: WRIST}, {HAND: FRONT}])
+def test_advice_keeps_what_is_renamed_already(load_tiny, tiny_directory, started):
+    found = followed(load_tiny, tiny_directory("act"), [AGENT, HAND, STATE], started)
+    assert started.items() < found.items()
+    assert set(found) == {AGENT, HAND}
+
+
+def test_there_is_no_advice_where_nothing_would_help():
+    own = {AGENT: FRONT, "observation.pose": STATE}
+    shapes = {AGENT: (3, 64, 64), "observation.pose": (8,)}
+    assert FLAG not in missing_observations(NamedFeatures(shapes, own), [AGENT])

@@ -1,8 +1,12 @@
 """What a pool is made of is checked before any actor starts; no Ray here."""
 
 import pytest
+import torch
+from chunked_fixtures import D, H, make_update
 
 from pld_ray.policies import EMBEDDED_ACT
+from pld_ray.policies.chunk_policy import ChunkPolicy
+from pld_ray.policies.exported import write_policy
 from pld_ray.pool import BasePolicyPool, PoolSpec
 from pld_ray.pool.spec import resolve
 
@@ -27,6 +31,19 @@ def test_arguments_mean_the_same_on_every_node(monkeypatch):
         PoolSpec(make_policy="no_colon").located()
     elsewhere = PoolSpec(make_policy="on_the_nodes_only:make")
     assert elsewhere.located() is elsewhere
+
+
+def test_an_exported_policy_is_the_base_policy_of_a_pool(tmp_path, monkeypatch):
+    networks = make_update(fill=False).networks
+    write_policy(tmp_path / "policy", ChunkPolicy(networks, {"observation.state": (D,)}))
+    arguments = {"path": str(tmp_path / "policy"), "n_action_steps": 2}
+    spec = PoolSpec(arguments=arguments).located()
+    policy = resolve(spec.make_policy)(**spec.arguments)
+    assert (policy.n_action_steps, policy.chunk_size) == (2, H)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    spec = PoolSpec(arguments=arguments, num_gpus_per_replica=0.5).located()
+    with pytest.raises(ValueError, match=r"device 'cuda': no CUDA device here"):
+        resolve(spec.make_policy)(**spec.arguments)
 
 
 def test_policies_are_named_by_module_and_function():

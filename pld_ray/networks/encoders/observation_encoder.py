@@ -22,6 +22,7 @@ from pld_ray.networks.encoders.task_embedding import (
     LearnedTaskEmbedding,
     TextTaskEmbedding,
     embed_texts,
+    stored_embeddings,
 )
 
 TASK_EMBEDDINGS = ("none", "learned", "text")
@@ -210,7 +211,10 @@ def make_task_embedding(tasks: tuple[str, ...], params: LearnerParams) -> nn.Mod
             "task_embedding='text' needs text_encoder_path: the folder of a saved Hugging Face "
             "text model"
         )
-    return TextTaskEmbedding(embed_texts(tasks, params.text_encoder_path), width)
+    path = params.text_encoder_path
+    stored = path.endswith(".safetensors")  # of an exported policy, see `with_weights_of`
+    embeddings = stored_embeddings(path) if stored else embed_texts(tasks, path)
+    return TextTaskEmbedding(embeddings, width)
 
 
 def frozen_features(inputs: EncoderInputs, params: LearnerParams) -> FrozenFeatures | None:

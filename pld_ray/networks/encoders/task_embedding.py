@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from pld_ray.networks.encoders.pooling import vector_encoder
@@ -58,8 +59,8 @@ def embed_texts(texts: Sequence[str], folder: str) -> Tensor:
     """Embeddings [n, E] float32 by a local Hugging Face text model.
 
     The mean over a text's tokens, of an encoder-decoder over its encoder's; of CLIP and its
-    relatives the text tower's own pooled output. One text at a time: no padding, and no text's
-    embedding depends on the others.
+    relatives the text tower's own pooled output. One text at a time: no text's embedding depends on
+    the others. SigLIP's are padded to the full length, as in its training, the rest not at all.
 
     Args:
         texts: instructions.
@@ -74,13 +75,36 @@ def embed_texts(texts: Sequence[str], folder: str) -> Tensor:
     )
     encoder = model.get_encoder() if model.config.is_encoder_decoder else model
     encoder = getattr(model, "text_model", encoder)
+    shape: dict[str, Any] = {"return_tensors": "pt", "truncation": True}
+    if model.config.model_type.startswith("siglip"):
+        length = model.config.get_text_config().max_position_embeddings
+        shape |= {"padding": "max_length", "max_length": length}
     embeddings = []
     for text in texts:
-        tokens = tokenizer(text, return_tensors="pt", truncation=True)
-        outputs = encoder(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
+        tokens = tokenizer(text, **shape)
+        # some tokenisers give no mask: their models were trained without one
+        given = {name: tokens[name] for name in ("input_ids", "attention_mask") if name in tokens}
+        outputs = encoder(**given)
         hidden = outputs.last_hidden_state
         embeddings.append(outputs.pooler_output if pools_itself else hidden.mean(1))
     return torch.cat(embeddings).float()
+
+
+def stored_embeddings(file: str) -> Tensor:
+    """The embeddings [n, E] that an exported policy has among its weights.
+
+    Args:
+        file: safetensors.
+
+    Raises:
+        OSError, SafetensorError: it cannot be read.
+        ValueError: there are none in it.
+    """
+    with safe_open(file, "pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118
+            if name.endswith(".task.embeddings"):
+                return tensors.get_tensor(name)
+    raise ValueError(f"{file} has no task.embeddings of task_embedding=text: export the run again")
 
 
 def load_text_model(folder: str) -> tuple[Any, Any]:

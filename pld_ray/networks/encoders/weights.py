@@ -1,4 +1,4 @@
-"""Weights of a vision encoder from a local file."""
+"""Weights of encoders from local files, and what of them a policy's folder keeps."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pld_ray.networks.encoders.of_policy import POLICY, read_policy_encoder, write_policy_encoder
+from pld_ray.networks.encoders.of_policy import (
+    POLICY,
+    WEIGHTS,
+    read_policy_encoder,
+    write_policy_encoder,
+)
 
-FILE_OPTION = "vision_encoder_weights"
+FILE_OPTION, TEXT_OPTION = "vision_encoder_weights", "text_encoder_path"
 
 
 def with_weights_in(folder: pathlib.Path, params: Mapping[str, Any]) -> dict[str, Any]:
     """A learner's parameters for a policy's folder, into which their weights' file is copied.
 
-    Weights of an encoder that was trained are among the policy's own.
+    Weights of an encoder that was trained are among the policy's own, and so are the embeddings of
+    its instructions: it acts without the text model.
     """
+    params = {**params, TEXT_OPTION: None}
     file = params.get(FILE_OPTION)
     if params.get("vision_encoder_name") == POLICY:
         write_policy_encoder(read_policy_encoder(str(file)), folder / "vision_encoder")
@@ -35,9 +42,15 @@ def with_weights_in(folder: pathlib.Path, params: Mapping[str, Any]) -> dict[str
 
 
 def with_weights_of(folder: pathlib.Path, params: Mapping[str, Any]) -> dict[str, Any]:
-    """What `with_weights_in` wrote, as parameters that find the file."""
+    """What `with_weights_in` wrote, as parameters that find the file.
+
+    In place of a text model they name the policy's own weights, in older folders too.
+    """
     name = params.get(FILE_OPTION)
-    return {**params, FILE_OPTION: str(folder / name) if name else None}
+    params = {**params, FILE_OPTION: str(folder / name) if name else None}
+    if params.get("task_embedding") == "text":
+        params[TEXT_OPTION] = str(folder / WEIGHTS)
+    return params
 
 
 def load_weights(

@@ -1,5 +1,7 @@
 """Text embeddings beside direct computations with tiny random models, saved as users save them."""
 
+import json
+
 import pytest
 import torch
 from transformers import (
@@ -12,6 +14,8 @@ from transformers import (
     CLIPModel,
     CLIPTextConfig,
     CLIPTextModel,
+    SiglipConfig,
+    SiglipModel,
     T5Config,
     T5Model,
 )
@@ -127,3 +131,22 @@ def test_an_incomplete_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text((tmp_path / "deep" / "config.json").read_text())
     with pytest.raises(ValueError, match=r"16 weights are missing: encoder.layer.1"):
         embed_texts(TASKS, folder)
+
+
+def test_siglip_is_padded_to_its_full_length_and_may_have_no_mask(tmp_path):
+    """As in its training, where the last position is what it pools."""
+    text = {**SMALL, "max_position_embeddings": 16, "pad_token_id": 0}
+    vision = {**SMALL, "image_size": 16, "patch_size": 8}
+    vision.pop("vocab_size")
+    folder = saved(tmp_path, SiglipModel, SiglipConfig(text_config=text, vision_config=vision))
+    names = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({**names, "model_input_names": ["input_ids"]})
+    )
+    embeddings = embed_texts(TASKS, folder)
+    model = AutoModel.from_pretrained(folder).eval()
+    for task, embedding in zip(TASKS, embeddings, strict=True):
+        row = (tokens(task) + [0] * 16)[:16]
+        with torch.no_grad():
+            expected = model.text_model(input_ids=torch.tensor([row])).pooler_output[0]
+        torch.testing.assert_close(embedding, expected, **CLOSE)
