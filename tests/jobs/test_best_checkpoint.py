@@ -222,3 +222,59 @@ def test_beside_a_checkpoint_of_another_run_the_own_best_stays(run, tmp_path):
     assert life.best_steps == 150
     life.at(300, success=0.75)
     assert life.best_steps == 300
+
+
+def test_the_best_is_the_best_of_all_so_far(run):
+    life = Life(run)
+    for steps, success in ((100, 0.8), (200, 0.3), (300, 0.5)):
+        life.at(steps, success)
+    assert (life.best_steps, life.state.best_success) == (100, 0.8)
+
+
+def test_of_equals_the_newer_is_the_best(run):
+    life = Life(run)
+    life.at(100, 0.8)
+    life.at(200, 0.8)
+    assert life.best_steps == 200
+
+
+def test_a_figure_is_of_the_weights_that_were_played(run):
+    life = Life(run, others=1)
+    life.at(100, success=0.8)
+    life.algorithm.env_steps = 150
+    life.validation._conclude(life.validation._running.wait(), life.state)
+    assert life.recorded == [(100, 0.8)]
+    assert life.state.evaluated_at == 100
+
+
+def test_the_last_weights_are_judged_though_another_evaluation_goes_on(run):
+    life = Life(run, others=1)
+    life.at(100, success=0.8)
+    life.at(TOTAL, success=0.9)
+    assert life.recorded == [(100, 0.8), (TOTAL, 0.9)]
+    assert life.best_steps == TOTAL
+
+
+def test_the_base_policy_plays_once(run):
+    life = Life(run)
+    asked, start = [], life.algorithm.start_evaluation
+
+    def watched(states, contestants):
+        asked.append(sorted(contestants))
+        return start(states, contestants)
+
+    life.algorithm.start_evaluation = watched
+    life.at(100, 0.8)
+    life.at(200, 0.8)
+    assert asked == [["base", "residual"], ["residual"]]
+
+
+def test_validation_states_follow_the_held_ones(run):
+    life = Life(run)
+    from pld_ray.config import TrainConfig
+    from pld_ray.jobs.validation import Validation
+
+    config = TrainConfig()
+    config.evaluation.held_states, config.evaluation.validation_states = 7, 3
+    v = Validation(config, run, life.algorithm, life.save, life.record, None)
+    assert v.states == [7, 8, 9]

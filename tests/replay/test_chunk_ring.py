@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pld_ray.replay import ChunkRing, ColumnSpec, ReplaySchema
+from pld_ray.replay import ChunkRing, ColumnSpec, ReplaySchema, SymmetricReplay
 
 SCALAR, FLAG = ColumnSpec(()), ColumnSpec((), "bool")
 COLUMNS = {
@@ -199,3 +199,18 @@ def test_a_return_may_be_longer_than_the_chunk():
     assert (cut["reward"], cut["discount"], cut["window"]) == (4, 0, 1)
     dropped = ring_of([episode(1, 4)]).sample_windows(200, 1, 0.5, tail="drop", n_step=3)
     assert sorted(by_state(dropped)) == [100, 101]
+
+
+def test_a_ring_without_a_window_of_n_steps_leaves_all_to_the_other():
+    short, long = ring_of([episode(1, 4)]), ring_of([episode(2, 10)])
+    for replay in (SymmetricReplay(short, long), SymmetricReplay(long, short)):
+        batch = replay.sample_windows(8, 3, 0.9, 0.0, "drop", n_step=6)
+        assert (batch["observation"][:, 0] // 100 == 2).all()
+        assert len(batch["row"]) == 8
+
+
+def test_the_halves_are_drawn_independently():
+    replay = SymmetricReplay(*(ring_of([episode(n, 90)], capacity=200) for n in (1, 2)))
+    replay.seed(3)
+    rows = replay.sample_windows(32, 3, 0.9, 0.0, "pad")["row"]
+    assert not torch.equal(rows[:16], rows[16:])

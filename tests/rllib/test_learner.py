@@ -17,6 +17,7 @@ from update_fixtures import PLAIN
 from pld_ray.data.norm_stats import NormStats
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.intake import with_scaled_reward
 from pld_ray.rllib.learners import LearnerLostError, Learners
 from pld_ray.rollout.messages import ReplayBatch
 
@@ -256,3 +257,15 @@ def test_given_statistics_take_the_place_of_the_states_own(learner, mode):
     assert np.allclose(found, expected[mode], rtol=1e-6, atol=1e-6)
     learner.fit_normalizer()
     assert not np.allclose(learner.networks.normalizer(torch.from_numpy(state)), expected[mode])
+
+
+def test_what_is_stored_offline_too_is_lost_once(learner, monkeypatch):
+    monkeypatch.setattr("pld_ray.rllib.intake.fetch_columns", lambda columns: None)
+    batches = [ReplayBatch(None, [5], buffer) for buffer in ("online", "offline")]
+    assert learner.store(batches).lost_steps == 5
+
+
+def test_the_reward_is_scaled_and_then_shifted():
+    scaled = with_scaled_reward({"reward": np.float32([0, 1])}, 10.0, -1.0)["reward"]
+    assert scaled.tolist() == [-1.0, 9.0]
+    assert scaled.dtype == np.float32

@@ -117,3 +117,30 @@ def test_the_file_brings_every_counter_back_and_an_older_one_those_that_it_has(t
     (tmp_path / PROGRESS_FILE).write_text(json.dumps({"phase": "online"}))
     with pytest.raises(CheckpointError, match=r"residual_sac\.json is damaged"):
         read_progress(tmp_path)
+
+
+def test_what_a_person_achieved_does_not_enlarge_the_residual():
+    params = ResidualSACParams(residual_scale_schedule="success", residual_scale_init=0.1)
+    progress = make_progress(params, utd=1.0)
+    progress.count([EpisodeSummary(True, 8, 0, intervention_steps=2)] * 20, 160)
+    assert progress.residual_scale == 0.1
+
+
+def test_the_schedule_begins_after_the_collection():
+    params = ResidualSACParams(
+        residual_scale_schedule="linear", residual_scale_init=0.0, residual_scale_steps=100
+    )
+    progress = make_progress(params, utd=1.0, env_steps=1000, collection_env_steps=1000)
+    assert progress.residual_scale == 0.0
+    progress.count([], 50)
+    assert progress.residual_scale == pytest.approx(params.residual_scale / 2)
+
+
+def test_updates_that_were_made_for_lost_steps_are_made_up_for():
+    progress = make_progress(utd=1.0)
+    progress.owe(8)
+    assert progress.take_debt() == 8
+    progress.write_off(4, MetricsLogger())
+    assert progress.take_debt() == 0
+    progress.owe(6)
+    assert progress.take_debt() == 2

@@ -333,3 +333,29 @@ def test_help_where_nothing_moves_fades_too_and_waits_again_where_it_is_not_give
 def test_nothing_is_asked_where_a_reset_takes_no_action():
     person = scripted([[1.0] * 9], patience_steps=1)
     assert person.intervene({}, np.zeros(1, bool), 0) is NOTHING
+
+
+def test_an_episode_begins_with_noise_of_its_own():
+    @dataclasses.dataclass
+    class Noisy(PlusHalf):
+        def act(self, observation, noise=None, forced_choice=None):
+            noises.append(noise.copy())
+            return observation["base_action"], None
+
+    noises = []
+    play(None, 6, lengths=(3, 6), actor=Noisy(), use_probing=False,
+         exploration_noise="held", exploration_hold=100)  # fmt: skip
+    first, second = np.stack(noises).swapaxes(0, 1)
+    assert (first[:3] == first[0]).all()
+    assert (first[3:] != first[0]).all()
+    assert (second == second[0]).all()
+
+
+def test_where_the_environment_has_ended_the_episode_its_judgement_stands():
+    finished, _, _ = play(
+        Planned(verdicts={(0, 0, 3): "success"}), 5, lengths=(4,), use_probing=False
+    )
+    (columns,), (summary,) = finished.columns, finished.summaries
+    assert not summary.success
+    assert columns["reward"].tolist() == [0, 0, 0, 0, 0]
+    assert columns["terminated"].tolist() == [False] * 5

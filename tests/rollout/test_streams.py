@@ -269,3 +269,9 @@ def test_two_grippers_are_labelled_and_charged_each():
     columns = record.columns(action, np.zeros_like(action), np.array([8, -1]), np.ones(2, bool))
     assert columns["discrete_action"].tolist() == [8, CLOSE + 3 * HOLD]
     assert columns["discrete_penalty"].tolist() == [-2, -1]
+
+
+def test_probing_takes_any_number_of_steps_up_to_the_last():
+    env, streams = open_streams([lambda: CountingEnv(4)], probe_steps=1)
+    finished, _ = play(env, streams, 100)
+    assert {summary.probe_steps for summary in finished.summaries} == {0, 1}

@@ -119,3 +119,24 @@ def test_held_out_episodes_are_of_every_source_and_never_learnt_from(small_datas
     assert len(train) + len(held) == 8
     assert {e.source for e in held} == {0, 1}
     assert hold_out(episodes, 0.0, seed=3)[1] == []
+
+
+def dataset(root, task, lengths=(4,)):
+    with EpisodeWriter(root, Recording(task, 20)) as writer:
+        for length in lengths:
+            writer.add(recorded_episode(np.random.default_rng(0), length))
+        writer.finish()
+    return root
+
+
+def test_each_window_is_told_its_own_task(tmp_path):
+    roots = [dataset(tmp_path / task, task) for task in ("lift", "push")]
+    windows = TrainingWindows(find_episodes(roots, NEEDED, False), NEEDED)
+    assert windows.batch(np.array([0, len(windows) - 1, 1]))["task"] == ["lift", "push", "lift"]
+
+
+def test_a_source_of_one_episode_is_learnt_from(tmp_path):
+    roots = [dataset(tmp_path / "one", "lift"), dataset(tmp_path / "two", "lift", (4, 4))]
+    train, held = hold_out(find_episodes(roots, NEEDED, False), 0.1, seed=0)
+    assert [e.source for e in train] == [0, 1]
+    assert [e.source for e in held] == [1]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from chunked_fixtures import A, D, H, episodes, make_update, state
 
-from pld_ray.algorithm.chunked import losses
+from pld_ray.algorithm.chunked import losses, objective
 from pld_ray.algorithm.chunked.micro_batches import MicroBatch
-from pld_ray.algorithm.nonfinite import NonFiniteLossError
+from pld_ray.algorithm.nonfinite import LossChecks, NonFiniteLossError
 
 
 def changed(before, module):
@@ -196,3 +196,37 @@ def test_acting_takes_the_average_and_the_best_candidate():
     torch.testing.assert_close(chunk[0], expected)
     networks.keep_what_acts()
     torch.testing.assert_close(networks.act(observation, noise), chunk)
+
+
+def test_learned_weights_are_those_of_the_drawn_members(monkeypatch):
+    update = make_update(num_critics=4, num_subsample_critics=2, target_reduction="weighted")
+    logits = update.networks.target_critic.reduction_logits
+    with torch.no_grad():
+        logits.copy_(torch.tensor([2.0, -1.0, 0.5, -3.0]))
+    seen = []
+    monkeypatch.setattr(objective, "draw_members", lambda *_: torch.tensor([3, 1]))
+    monkeypatch.setattr(losses, "td_target", lambda *a: seen.append(a[-1]) or a[0])
+    update.td_target(update.sample())
+    assert seen[0].tolist() == [-3.0, -1.0]
+
+
+def test_the_entropy_of_a_chunk_is_half_a_nat_a_value_below_0():
+    update = make_update(actor="gaussian", improvement="sac", temperature=0.5)
+    log_prob = torch.tensor([1.0, 4.0])
+    loss = update.temperature_loss(MicroBatch({}), log_prob)
+    log_alpha = update.networks.log_alpha.detach()
+    torch.testing.assert_close(loss.detach(), -log_alpha.squeeze() * (2.5 - 0.5 * H * A))
+
+
+def test_the_one_step_policy_s_loss_has_its_weight():
+    one, three = (
+        make_update(improvement="distill", actor_weight=weight).run(1)["one_step_loss"]
+        for weight in (1.0, 3.0)
+    )
+    assert three == pytest.approx(3 * one, rel=1e-5)
+
+
+def test_a_finite_loss_whose_gradient_is_not_stops_before_the_step():
+    checks = LossChecks(torch.device("cpu"))
+    with pytest.raises(NonFiniteLossError, match="critic_grad_norm is not finite at update 3"):
+        checks.add("critic", torch.tensor(1.0), torch.tensor(torch.inf), {}, 3)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from update_fixtures import ACT, BATCH, make_params, make_update, same_weights, weights
+from update_fixtures import ACT, BATCH, make_params, make_ring, make_update, same_weights, weights
 
-from pld_ray.algorithm.residual.calql import CalQLInitialization
+from pld_ray.algorithm.residual.calql import CalQLInitialization, OfflineDataError
 
 
 def make_calql(seed=0, **options):
@@ -157,3 +157,34 @@ def test_same_seed_same_numbers_and_state_goes_on_bit_for_bit():
     assert same_weights(weights(one.sac), weights(third.sac))
     assert third.steps == 9
     assert np.array_equal(one.state_dict()["log_multiplier"], third.state_dict()["log_multiplier"])
+
+
+def test_the_weights_of_the_critics_are_fitted_to_the_target():
+    calql = make_calql(
+        target_reduction="weighted",
+        actor_reduction="weighted",
+        critic_lr=0.01,
+        calql_alpha=0.0,
+        num_critics=2,
+        num_subsample_critics=2,
+    )
+    critic = calql.sac.networks.critic
+    with torch.no_grad():
+        critic.layers[-1].bias[1] += 20.0  # far from every return
+    calql.run(5)
+    assert torch.softmax(critic.reduction_logits, 0)[0] > 0.5
+
+
+@pytest.mark.parametrize("bias", [-1.0, 0.5])
+def test_a_success_is_one_whatever_the_bias(bias):
+    ring = make_ring(1)  # half of the episodes end with a reward of 1
+    for success in (True, False):
+        view = ring.schema.view(ring._rows, "reward")
+        r = torch.zeros(len(view))
+        r[3] = float(success)
+        view.copy_(r + bias)
+        if success:
+            CalQLInitialization.check(ring, reward_bias=bias)
+        else:
+            with pytest.raises(OfflineDataError, match="positive reward"):
+                CalQLInitialization.check(ring, reward_bias=bias)

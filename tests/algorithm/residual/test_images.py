@@ -216,3 +216,32 @@ def test_cameras_that_do_not_fit_are_refused_when_the_spaces_are_seen():
 def test_same_seed_same_numbers_with_images(tmp_path):
     one, other = (make_update(image_params(freeze_vision_encoder=False), seed=3) for _ in range(2))
     assert one.run(3) == other.run(3)
+
+
+def test_the_target_is_the_target_critics_at_the_successor_s_images():
+    update = make_update(image_params(num_critics=2, num_subsample_critics=2))
+    networks, batch = update.networks, update.sample_from(update.replay)
+    for p in networks.target_encoder.parameters():  # elsewhere than the encoder
+        p.data.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    generator = torch.Generator()
+    generator.set_state(update.generator.get_state())
+    with torch.no_grad():
+        y, _ = update.td_target(batch)
+        following = {k.removeprefix("next."): v for k, v in batch.items() if k.startswith("next.")}
+        following["observation"] = batch["next_observation"]
+        base = batch["next_base_action"]
+        noise = torch.randn(update.params.otf_candidates, len(base), ACT, generator=generator)
+        x = networks.encode(networks.encoder, {**batch, **following})
+        delta, _ = networks.residual(x, base, noise)
+        x = networks.encode(networks.target_encoder, {**batch, **following})
+        q = networks.target_critic.otf(x, base, networks.compose(base, delta))
+        expected = batch["reward"] + batch["discount"] * q.amin(0).amax(0)
+    torch.testing.assert_close(y, expected)
+
+
+def test_an_actor_with_its_own_encoder_is_judged_by_what_it_would_do():
+    update = make_update(image_params(shared_encoder=False, conservative_weight=0.1))
+    batch = update.sample_from(update.replay)
+    x = update.networks.encode(update.networks.critic_encoder, batch)
+    action = update.policy_rows(batch, torch.full_like(x, torch.nan))[2]  # the critics' x
+    assert action.isfinite().all()
