@@ -23,7 +23,8 @@ class Parser(argparse.ArgumentParser):
         takes_settings: there is a configuration, which `--print_config` prints and whose keys
             `--explain` explains; what is not declared here is left for it, in `settings`.
         config_class: of that configuration, see `configuration`.
-        trial_class: of what a sweep varies, where that is another one.
+        other_class: of what a sweep varies, or of `other_action`, where that is another one.
+        other_action: the action of the command whose settings are those of `other_class`.
     """
 
     def __init__(
@@ -32,7 +33,8 @@ class Parser(argparse.ArgumentParser):
         meaning: str = "",
         takes_settings: bool = False,
         config_class: str = "TrainConfig",
-        trial_class: str | None = None,
+        other_class: str | None = None,
+        other_action: str | None = None,
     ) -> None:
         super().__init__(
             prog=f"pld-ray {command}",
@@ -41,7 +43,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=HelpFormatter,
         )
         self.takes_settings, self.config_class = takes_settings, config_class
-        self.trial_class = trial_class or config_class
+        self.other_class, self.other_action = other_class or config_class, other_action
         if takes_settings:
             self.switch("print_config", "print the complete configuration and stop")
             explain = self.value(
@@ -95,33 +97,66 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def read(self, args: Sequence[str]) -> argparse.Namespace:
-        """The arguments of a command line.
+        """The arguments of a command line; `--explain` and `--print_config` require no others.
 
         Raises:
             UserError: a flag that is unknown, missing, given twice or without a value, or a value
                 that does not fit.
         """
-        found, rest = self.parse_known_args(args)
-        if self.takes_settings:
-            found.settings = rest
-        elif rest:
+        if not self.takes_settings:
+            found, rest = self.parse_known_args(args)
+        else:
+            own, settings = self.settings_apart(args)
+            if {"--explain", "--print_config"} & {arg.partition("=")[0] for arg in own}:
+                for action in self._actions:
+                    action.required = False
+            found, rest = self.parse_known_args(own)
+            found.settings = [*rest, *settings]
+        if rest and not self.takes_settings:
             unknown = [arg for arg in rest if arg.startswith("-")] or rest
             self.error(f"{' '.join(unknown)[:200]} is none of its {self.kind(unknown[0])}")
         return found
 
+    def settings_apart(self, args: Sequence[str]) -> tuple[list[str], list[str]]:
+        """What is declared here, and the settings, `--key value` as `--key=value`.
+
+        argparse would take a setting's value, or a whole setting with a space in it, for an
+        argument of its own.
+        """
+        own: list[str] = []
+        settings: list[str] = []
+        waits = False
+        for arg in args:
+            if waits and not arg.startswith("--"):
+                settings[-1] += f"={arg}"
+                waits = False
+                continue
+            flag, equals, _ = arg.partition("=")
+            is_setting = flag.startswith("--") and flag not in self._option_string_actions
+            (settings if is_setting else own).append(arg)
+            waits = is_setting and not equals
+        return own, settings
+
+    def configurations(self, words: Sequence[str]) -> tuple[Any, Any]:
+        """The class that the settings of these words are of, and the other one."""
+        names = (self.config_class, self.other_class)
+        first, second = reversed(names) if self.other_action in words else names
+        return configuration(first), configuration(second)
+
     def configuration_keys(self, **_: Any) -> list[str]:
-        """Every key and group of the command's configuration, and of its trials'."""
+        """Every key and group of the command's configurations."""
         from pld_ray.config.explain import config_fields
 
-        own, trials = configuration(self.config_class), configuration(self.trial_class)
-        return list({**config_fields(own), **config_fields(trials)})
+        own, other = self.configurations(())
+        return list({**config_fields(own), **config_fields(other)})
 
-    def class_with(self, key: str) -> Any:
-        """The configuration that has a key: the command's own, else that of its trials."""
+    def class_with(self, key: str, words: Sequence[str] = ()) -> Any:
+        """The configuration that has a key: that of these words, else the other one."""
         from pld_ray.config.explain import config_fields
 
-        own, group = configuration(self.config_class), key.removeprefix("--").partition(".")[0]
-        return own if group in config_fields(own) else configuration(self.trial_class)
+        own, other = self.configurations(words)
+        group = key.removeprefix("--").partition(".")[0]
+        return own if group in config_fields(own) else other
 
     def kind(self, arg: str) -> str:
         """What someone wanted to give."""

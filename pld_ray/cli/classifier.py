@@ -33,6 +33,8 @@ def parser() -> Parser:
         "on one camera of the embedded suite (--encoder=cnn), where three policies learnt so.",
         takes_settings=True,
         config_class="ClassifierConfig",
+        other_class="TrainConfig",
+        other_action="collect",
     )
     action = parser.positional("action", ", ".join(ACTIONS))
     action.completer = lambda **_: ACTIONS
@@ -61,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
     """Collect, train or evaluate."""
     from pld_ray.config import ConfigError
 
+    if args.action is None:  # not required with --print_config
+        args.action = "train"
     if args.action not in ACTIONS:
         raise ConfigError(f"{args.action}: pld-ray classifier knows {', '.join(ACTIONS)}")
     given = [flag for flag in FLAGS if getattr(args, flag) not in (None, False)]
@@ -139,9 +143,12 @@ def evaluate(args: argparse.Namespace) -> int:
     """A classifier on other datasets."""
     from pld_ray.config import ConfigError
     from pld_ray.config.classifier import ClassifierConfig
-    from pld_ray.config.file import load_config
+    from pld_ray.config.file import dump_config, load_config
 
     config: ClassifierConfig = load_config(ClassifierConfig, args.settings)
+    if args.print_config:
+        print(dump_config(config), end="")
+        return 0
     for flag, given in (("classifier", args.classifier), ("dataset", config.dataset)):
         if not given:
             raise ConfigError(f"--{flag}=DIR is missing")

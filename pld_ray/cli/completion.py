@@ -7,12 +7,13 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import argcomplete
 import argcomplete.io
 
-from pld_ray.cli.arguments import Parser, configuration
+from pld_ray.cli.arguments import Parser
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -48,17 +49,17 @@ def complete(**answer: Any) -> None:
     for name, meaning in COMMANDS.items():
         commands.add_parser(name, help=meaning)
         if name in typed[1:2]:
-            commands.choices[name] = with_settings(module_of(name).parser(), name)
+            commands.choices[name] = with_settings(module_of(name).parser(), name, typed)
     Finder()(top, always_complete_options=False, **answer)
 
 
-def with_settings(parser: Parser, command: str) -> Parser:
-    """Declare every key of the command's configuration too, as its fields say."""
+def with_settings(parser: Parser, command: str, typed: Sequence[str]) -> Parser:
+    """Declare every key of the configuration that was typed for, as its fields say."""
     if not parser.takes_settings:
         return parser
     from pld_ray.options import choices_of, fields_of
 
-    config_class: type = configuration(parser.config_class)
+    config_class: type = parser.configurations(typed)[0]
     if command != "sweep":
         parser.value("config_path", "FILE", "file, or shipped preset").completer = files_and_presets
     for field in fields_of(config_class):

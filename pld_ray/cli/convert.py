@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import pathlib
 from typing import Any
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         if (value := getattr(args, name)) is not None
     }
     if args.score:
-        given["scores"] = dict(args.score)
+        given["scores"] = scores(args.score)
     task = args.task or input_dir.resolve().name.replace("_", " ")
     settings = Settings(repo_id=args.repo_id, task=task, fps=args.fps, **given)
     console = plain_console()
@@ -130,10 +131,20 @@ def score(text: str) -> tuple[str, float]:
     try:
         reward = float(value)
     except ValueError:
-        folder = ""
-    if not folder:
-        raise ValueError("FOLDER=REWARD, as in score_5=1.0")
+        reward = math.nan
+    if not folder or not math.isfinite(reward):
+        raise ValueError("FOLDER=REWARD with a finite number, as in score_5=1.0")
     return folder.strip("/"), reward
+
+
+def scores(given: list[tuple[str, float]]) -> dict[str, float]:
+    """Folder -> reward; ConfigError where a folder is given twice."""
+    found: dict[str, float] = {}
+    for folder, reward in given:
+        if folder in found:
+            raise ConfigError(f"--score={folder} is given twice: keep one of them")
+        found[folder] = reward
+    return found
 
 
 def require_hub() -> None:

@@ -9,7 +9,6 @@ import os
 import sys
 from typing import Any
 
-from pld_ray.cli.arguments import configuration
 from pld_ray.errors import user_error
 
 COMMANDS = {
@@ -58,27 +57,15 @@ def main(argv: list[str] | None = None) -> int:
         from pld_ray.cli.completion import complete
 
         complete()
-    if args == ["--version"]:
-        from importlib.metadata import version
-
-        print(f"pld-ray {version('pld-ray')}")
-        return 0
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0 if args else 2
-    command = args.pop(0)
-    if command not in COMMANDS:
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(COMMANDS)}"
-        print(f"pld-ray: {command!r} is no command; {hint}", file=sys.stderr)
-        return 2
     try:
-        return run_command(module_of(command), args)
+        status = answer(args)
+        print(end="", flush=True)  # here, where a reader that has gone is no error
+        return status
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        reason = str(stop) or "aborted; the last checkpoint is kept"
+        reason = str(stop) or "aborted; checkpoints and whole episodes are kept"
         print(f"pld-ray: {reason}", file=sys.stderr)
         gc.freeze()  # or the interpreter looks through all that was imported, for seconds
         return 130
@@ -88,6 +75,25 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"pld-ray: {message}", file=sys.stderr)
         return 2
+
+
+def answer(args: list[str]) -> int:
+    """Run the command that the arguments begin with, or say what there is."""
+    if args == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"pld-ray {version('pld-ray')}")
+        return 0
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0 if args else 2
+    command, *rest = args
+    if command in COMMANDS:
+        return run_command(module_of(command), rest)
+    close = difflib.get_close_matches(command, COMMANDS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(COMMANDS)}"
+    print(f"pld-ray: {command!r} is no command; {hint}", file=sys.stderr)
+    return 2
 
 
 def module_of(command: str) -> Any:
@@ -104,7 +110,7 @@ def run_command(module: Any, args: list[str]) -> int:
             from pld_ray.config.explain import list_groups
 
             command = parser.prog.removeprefix("pld-ray ")
-            print(f"\n{list_groups(configuration(parser.config_class), command)}")
+            print(f"\n{list_groups(parser.configurations(args)[0], command)}")
         return 0
     from pld_ray.config.credentials import refuse_password
 
@@ -114,7 +120,7 @@ def run_command(module: Any, args: list[str]) -> int:
     if getattr(found, "explain", None) is not None:
         from pld_ray.config.explain import explain
 
-        print(explain(found.explain, parser.class_with(found.explain)))
+        print(explain(found.explain, parser.class_with(found.explain, args)))
         return 0
     return int(module.run(found))
 

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def configured(args: argparse.Namespace) -> FinetuneConfig:
-    """The configuration; datasets are the arguments that are no flags.
+    """The configuration; datasets are the arguments that are no flags, and those of `--dataset`.
 
     Raises:
         ConfigError: a flag or a file is wrong, or `--resume` is given with other settings.
@@ -90,8 +90,8 @@ def configured(args: argparse.Namespace) -> FinetuneConfig:
         if args.trust:
             raise ConfigError("--trust goes with --resume=RUN_DIR")
         paths, flags = datasets_and_flags(args.settings)
-        given = [f"--dataset={json.dumps(paths)}"] if paths else []
-        return load_config(configuration(CONFIG_CLASS), [*flags, *given])
+        given = [f"--dataset={json.dumps(paths, ensure_ascii=False)}"] if paths else []
+        return load_config(configuration(CONFIG_CLASS), [*given, *flags])
     if args.settings:
         raise ConfigError(
             f"--resume takes the run's own configuration; remove {' '.join(args.settings)[:200]}"
@@ -101,17 +101,6 @@ def configured(args: argparse.Namespace) -> FinetuneConfig:
 
 
 def datasets_and_flags(args: list[str]) -> tuple[list[str], list[str]]:
-    """Arguments that are no flags and no flag's value, and the others."""
-    paths: list[str] = []
-    flags: list[str] = []
-    takes_value = False
-    for arg in args:
-        if arg.startswith("--"):
-            takes_value = "=" not in arg
-            flags.append(arg)
-        elif takes_value:
-            takes_value = False
-            flags.append(arg)
-        else:
-            paths.append(arg)
-    return paths, flags
+    """Arguments of `Parser.read` that are no flags, and the others."""
+    flags = [arg for arg in args if arg.startswith("--")]
+    return [arg for arg in args if not arg.startswith("--")], flags

@@ -18,7 +18,7 @@ def parser() -> Parser:
         "experiments/sweeps/. --explain explains keys of trials too, those of pld-ray train.",
         takes_settings=True,
         config_class="SweepConfig",
-        trial_class="TrainConfig",
+        other_class="TrainConfig",
     )
     parser.positional("file", "sweep file, FILE.yaml", "?")
     parser.value("resume", "DIR", "go on with a sweep; --ray_address alone may be given anew")
@@ -34,6 +34,10 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.config.file import dump_config, field_names, parse_flags
     from pld_ray.sweep.config import SweepConfig, load_sweep
 
+    if args.json and not args.dry_run:
+        raise ConfigError("--json goes with --dry_run, which prints the trials: give both")
+    if args.trust and args.resume is None:
+        raise ConfigError("--trust goes with --resume=DIR")
     if args.resume is not None:
         flags = parse_flags(args.settings, field_names(SweepConfig))
         address = flags.pop("ray_address", None)

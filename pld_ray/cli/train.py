@@ -83,7 +83,7 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         before = "" if base is None else f"base {base:.0%} -> "
         steps, total = summary["env_steps"], config.total_steps
         report = f"      pld-ray report {folder}\n" if config.tracking.enabled else ""
-        early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS[2:]}"
+        early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS}"
         entry_point = config.env.entry_point
         filmed = " --videos=0" if entry_point is None or can_be_filmed(entry_point) else ""
         print(
@@ -96,37 +96,28 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
     return 0
 
 
-TOTAL_STEPS, STOP_SUCCESS = "--total_steps", "--evaluation.stop_success"
-GPUS = "--runners.num_gpus_per_learner"
-ANEW = (TOTAL_STEPS, STOP_SUCCESS, GPUS)
+STOP_SUCCESS = "evaluation.stop_success"
+ANEW = ("total_steps", STOP_SUCCESS, "runners.num_gpus_per_learner")
 """What a run that goes on may be given anew: when it ends, and where it learns."""
 
 
 def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig:
     """The configuration of a run that goes on, which may be to last longer."""
     from pld_ray.config import ConfigError
-    from pld_ray.config.file import load_config
+    from pld_ray.config.file import field_names, parse_flags, with_flags
     from pld_ray.runs.run_dir import RunDir
     from pld_ray.runs.trust import check_trusted
 
-    anew = {arg.split("=")[0] for arg in settings} & set(ANEW)
-    others = [arg for arg in settings if arg.split("=")[0] not in anew]
-    if others:
-        raise ConfigError(
-            f"--resume takes the run's own configuration; remove {' '.join(others)} "
-            f"(only {', '.join(ANEW[:-1])} and {ANEW[-1]} can be given anew)"
-        )
     config = RunDir(resume).load_config()
+    flags = parse_flags(settings, field_names(type(config)))
+    if others := [f"--{key}" for key in flags if key not in ANEW]:
+        raise ConfigError(
+            f"--resume takes the run's own configuration; remove {', '.join(others)} "
+            f"(only --{', --'.join(ANEW[:-1])} and --{ANEW[-1]} can be given anew)"
+        )
     check_trusted(config, RunDir(resume).path / "config.yaml", trust)
-    if anew:
-        given = load_config(type(config), settings)
-        if TOTAL_STEPS in anew:
-            config.total_steps = given.total_steps
-        if STOP_SUCCESS in anew:
-            config.evaluation.stop_success = given.evaluation.stop_success
-        if GPUS in anew:
-            config.runners.num_gpus_per_learner = given.runners.num_gpus_per_learner
-    return config
+    resumed: TrainConfig = with_flags(config, flags)
+    return resumed
 
 
 def check(config: TrainConfig) -> int:

@@ -10,7 +10,7 @@ import json
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
@@ -19,7 +19,16 @@ from pld_ray.config.acrlpd_train import check_command, config_class_of
 from pld_ray.config.presets import find_preset
 from pld_ray.config.seed_names import our_key
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
-from pld_ray.options import as_type, fields_of, fits, from_text, shown, unfit, without_none
+from pld_ray.options import (
+    as_type,
+    fields_of,
+    fits,
+    from_text,
+    is_plain_number,
+    shown,
+    unfit,
+    without_none,
+)
 from pld_ray.options.declare import Field
 
 RETIRED: dict[str, Any] = {
@@ -161,6 +170,12 @@ def mappings_of(config_class: type) -> tuple[str, ...]:
     return tuple(f.key for f in fields if get_origin(without_none(f.hint)[0]) is dict)
 
 
+def mapping_above(config_class: type, key: str) -> str | None:
+    """The option of `mappings_of` whose mapping the key is in."""
+    names = mappings_of(config_class)
+    return next((name for name in names if key.startswith(f"{name}.")), None)
+
+
 def check_key(key: str, known: list[str], where: str) -> None:
     """Refuse a key that no field has, naming the closest one."""
     if key in known:
@@ -185,15 +200,14 @@ def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -
     What follows an option that is a mapping is a single key, dots and all. The option itself is
     replaced as any other, `{}` empties it; a group keeps the keys that are not given.
     """
-    mappings = mappings_of(config_class)
-    owner = next((name for name in mappings if key.startswith(f"{name}.")), None)
+    owner = mapping_above(config_class, key)
     if owner is None:
         *groups, name = key.split(".")
     else:
         groups, name = owner.split("."), key.removeprefix(f"{owner}.")
     for group in groups:
         mapping = mapping.setdefault(group, {})
-    is_group = owner is None and key not in mappings
+    is_group = owner is None and key not in mappings_of(config_class)
     if is_group and isinstance(value, Mapping) and isinstance(mapping.get(name), dict):
         mapping[name] |= value
     else:
@@ -211,7 +225,8 @@ def parse_flags(args: list[str], known: list[str]) -> dict[str, str]:
     """Key -> text of each `--key=value` or `--key value`.
 
     Raises:
-        ConfigError: something that is no flag, an unknown key, one without a value or given twice.
+        ConfigError: something that is no flag, an unknown key, one without a value or given twice,
+            a list that is no YAML.
     """
     flags: dict[str, str] = {}
     waiting = list(args)
@@ -228,10 +243,11 @@ def parse_flags(args: list[str], known: list[str]) -> dict[str, str]:
             if not waiting or waiting[0].startswith("--"):
                 raise ConfigError(f"--{key} needs a value: --{key}=VALUE")
             text = waiting.pop(0)
-        if key in flags and key not in REPEATABLE:
+        if key in REPEATABLE:
+            items = yaml_of(key, text) if text.startswith("[") else [text]
+            text = json.dumps([*json.loads(flags.get(key, "[]")), *items], default=str)
+        elif key in flags:
             raise ConfigError(f"--{key} is given twice: keep one of them")
-        if key in REPEATABLE and not text.startswith("["):
-            text = json.dumps([*json.loads(flags.get(key, "[]")), text])
         flags[key] = text
     return flags
 
@@ -242,16 +258,38 @@ def flag_value(config_class: type, key: str, text: str) -> Any:
     Raises:
         ConfigError: the text is no YAML, or no mapping where a group is due.
     """
-    field = {field.key: field for field in fields_of(config_class)}.get(key)
+    field = field_at(config_class, key)
+    if key in REPEATABLE:
+        return json.loads(text)  # of `parse_flags`
     if field is not None and (is_text(field) or not text):
         return from_text(text, field.hint)
+    value = yaml_of(key, text)
+    if field is None:
+        return value
+    if field.is_group and not isinstance(value, Mapping):
+        raise ConfigError(f"--{key}={text[:80]}: {key} is a group; set one of its keys")
+    is_number = without_none(field.hint)[0] in (int, float) and isinstance(value, int | float)
+    if is_number and not is_plain_number(text):
+        return text  # YAML reads 010 as 8 and 1:30 as 90
+    return value
+
+
+def yaml_of(key: str, text: str) -> Any:
+    """The value of a flag's text as YAML; ConfigError where it is none."""
     try:
-        value = parse_yaml(text)
+        return parse_yaml(text)
     except YamlError as error:
         raise ConfigError(f"--{key}={text[:80]} is not valid YAML: {error}") from error
-    if field is not None and field.is_group and not isinstance(value, Mapping):
-        raise ConfigError(f"--{key}={text[:80]}: {key} is a group; set one of its keys")
-    return value
+
+
+def field_at(config_class: type, key: str) -> Field | None:
+    """What a key's value must be; None below a mapping of anything."""
+    fields = {field.key: field for field in fields_of(config_class)}
+    owner = mapping_above(config_class, key)
+    if owner is None:
+        return fields.get(key)
+    hint = get_args(without_none(fields[owner].hint)[0])[1]
+    return None if hint is Any else dataclasses.replace(fields[owner], key=key, hint=hint)
 
 
 def is_text(field: Field) -> bool:

@@ -139,7 +139,7 @@ class LearnerParams:
         None,
         "Local file with its weights; None starts at random, by `vision_encoder_seed`. With "
         "`policy` the folder of a policy; None is the base policy's.",
-        path="file",
+        path="any",
     )
     vision_encoder_seed: int = option(
         0,

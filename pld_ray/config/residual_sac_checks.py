@@ -74,7 +74,13 @@ def check_critic(params: LearnerParams) -> None:
 def check_actor(params: ResidualSACParams) -> None:
     """Bounds of the Gaussian."""
     need = partial(need_field, params)
-    need(params.log_std_min < params.log_std_max, "log_std_min", "below log_std_max")
+    low, high = params.log_std_min, params.log_std_max
+    need(low < high, "log_std_min", "below log_std_max")
+    need(
+        low <= params.log_std_init <= high,  # outside the clamp has no gradient: it never moves
+        "log_std_init",
+        f"between log_std_min={low} and log_std_max={high}",
+    )
     need(
         params.proximal_penalty == 0 or params.ema_decay > 0,
         "proximal_penalty",

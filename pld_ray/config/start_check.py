@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pathlib
+
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.config.learner import LearnerParams
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.options import check_paths
 
@@ -25,6 +28,7 @@ def check_start(config: TrainConfig, learns: bool = True) -> None:
         )
     if learns and isinstance(config.algorithm, ResidualSACParams):  # Q-chunking has others
         check_imitated(config)
+    check_encoder_weights(config.algorithm)
     try:
         check_paths(config)
         if config.env.environment_class is None:
@@ -33,6 +37,22 @@ def check_start(config: TrainConfig, learns: bool = True) -> None:
             find_task(config.env.suite, config.env.task)
     except (ValueError, ImportError) as error:
         raise ConfigError(str(error)) from error
+
+
+def check_encoder_weights(params: LearnerParams) -> None:
+    """Refuse weights of the vision encoder that are not there: a file, or a policy's folder.
+
+    Raises:
+        ConfigError: naming the setting and the path.
+    """
+    if (weights := params.vision_encoder_weights) is None:
+        return
+    start, path = f"algorithm.vision_encoder_weights={weights}", pathlib.Path(weights)
+    if params.vision_encoder_name != "policy":
+        if not path.is_file():
+            raise ConfigError(f"{start}: no such file")
+    elif not path.expanduser().is_dir():
+        raise ConfigError(f"{start}: no such folder; vision_encoder_name=policy reads the policy's")
 
 
 def check_imitated(config: TrainConfig) -> None:

@@ -83,8 +83,8 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
     Raises:
         ConfigError: an unknown suite or task, cameras without a GL library, a base policy that is
             missing, incomplete or made for another environment, cameras that the vision encoder
-            cannot read, a replay larger than this machine's memory, an `offline_cache` that holds
-            something else.
+            cannot read, a replay larger than this machine's memory or smaller than an episode, an
+            `offline_cache` that holds something else.
     """
     if not learns:
         config = dataclasses.replace(
@@ -121,6 +121,8 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
             if config.intervention.device == "scripted" or here:
                 check_intervention(config.intervention, env)
             algorithm.check_environment(env, actions)
+            if learns:
+                check_capacity(config, algorithm, getattr(env, "episode_length", None))
             needed = config.evaluation.held_states + config.evaluation.validation_states
             if needed > env.num_init_states:
                 raise ConfigError(
@@ -170,6 +172,27 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
     lengths = [fact.length for fact in facts]
     check_room(lengths, params.offline_capacity, config.runners.num_learners)
     algorithm.check_demonstrations(facts)
+
+
+def check_capacity(config: TrainConfig, algorithm: OffPolicyConfig, horizon: Any) -> None:
+    """Raise ConfigError if a ring that is played into could not take an episode.
+
+    Args:
+        horizon: steps of the environment's longest episode, where it tells of them.
+    """
+    if not isinstance(horizon, int):
+        return
+    params, learners = config.algorithm, max(1, config.runners.num_learners)
+    collects = algorithm.collects and params.offline_episodes > 0 and not config.demo_path
+    helped = config.intervention.device != "none"
+    for name in ("online_capacity", *["offline_capacity"] * (collects or helped)):
+        capacity, least = getattr(params, name), learners * horizon + 1
+        if capacity < least:  # then ceil(capacity / learners) < horizon + 1
+            each = f", as each of {learners} learners has its part" if learners > 1 else ""
+            raise ConfigError(
+                f"algorithm.{name}={capacity}: must be at least {least}{each}: an episode of "
+                f"{horizon} steps takes {horizon + 1} rows"
+            )
 
 
 def open_environment(config: TrainConfig) -> Any:

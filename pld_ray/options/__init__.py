@@ -7,7 +7,7 @@ are. Nothing here imports what takes time.
 """
 
 from pld_ray.options.check import check_options, check_paths, fits, unfit, values_of
-from pld_ray.options.convert import as_type, from_text
+from pld_ray.options.convert import as_type, from_text, is_plain_number
 from pld_ray.options.declare import Field, Option, fields_of, option, with_default, without_none
 from pld_ray.options.describe import accepted, choices_of, shown, type_name
 
@@ -22,6 +22,7 @@ __all__ = [
     "fields_of",
     "fits",
     "from_text",
+    "is_plain_number",
     "option",
     "shown",
     "type_name",

@@ -11,7 +11,14 @@ from typing import Any
 from pld_ray.options.declare import without_none
 from pld_ray.options.describe import shown
 
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?((0|[1-9]\d*)(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+"""As everybody reads it: 010 is ten or eight."""
+
+
+def is_plain_number(text: str) -> bool:
+    """Whether a text is a decimal number, `_` between its digits or not, or YAML's .inf or .nan."""
+    text = text.strip().replace("_", "")
+    return NUMBER.fullmatch(text) is not None or text.lstrip("+-").lower() in (".inf", ".nan")
 
 
 def from_text(text: str, hint: Any) -> Any:

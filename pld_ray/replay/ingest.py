@@ -9,9 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pld_ray.errors import UserError
 from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, MC_RETURN, ReplaySchema
 
 Columns = Mapping[str, np.ndarray | Tensor]
+
+
+class RingTooSmallError(UserError, ValueError):
+    """An episode has more rows than the whole ring; the message names what to raise."""
 
 
 def packed_episodes(
@@ -26,9 +31,9 @@ def packed_episodes(
         if length < 1:
             raise ValueError(f"replay: episode {number} has {length} transitions, need >= 1")
         if length + 1 > capacity:
-            raise ValueError(
+            raise RingTooSmallError(
                 f"replay: episode {number} needs {length + 1} rows but the capacity is "
-                f"{capacity}; raise online_capacity or offline_capacity"
+                f"{capacity}; raise algorithm.online_capacity or algorithm.offline_capacity"
             )
     ends = list(accumulate(length + 1 for length in episode_lengths))
     num_rows = ends[-1] if ends else 0

@@ -162,11 +162,12 @@ def test_cameras_from_the_page_s_command_to_a_base_policy(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     record(tmp_path / "DATASET", env=CameraPoint(EPISODE_LENGTH, SIDE))
     (command,) = commands(block=1)
+    command = [flag for flag in command if flag != "--env.cameras=[image]"]  # it has its own
     small = [flag.replace("envs.point:PointEnv", "camera_point:CameraPoint") for flag in SMALL]
     small += ["--algorithm.image_encoder_hidden_dim=4", "--algorithm.latent_dim=8"]
-    small += ["--algorithm.online_capacity=2000", "--algorithm.fusion=mlp", "--output_dir=run"]
+    small += ["--algorithm.online_capacity=2000", "--algorithm.fusion=mlp"]
     assert main([*command, *small]) == 0
-    assert main(["export", "run", "--to=policy"]) == 0
+    assert main(["export", "outputs/chunked_images", "--to=policy"]) == 0
     assert set(CAMERAS) <= load_base_policy("policy").input_features.keys()
     residual = ["train", "--policy.path=policy", "--output_dir=residual"]
     assert main([*residual, *small[:3], *SMALL[-4:], "--dry_run"]) == 0

@@ -111,8 +111,8 @@ def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     assert np.abs(columns["action"] - columns["base_action"]).max() > 0.1
     assert columns["next.success"].sum() == SUCCESSES == len(found.episodes)
     train, seen, again, scaled = page_commands("train")
-    assert main([*train, *SMALL, *SHORT, "--output_dir=outputs/demo"]) == 0, capsys.readouterr().err
-    checkpoint = place / "outputs/demo/checkpoints/best"
+    assert main([*train, *SMALL, *SHORT]) == 0, capsys.readouterr().err
+    checkpoint = place / "outputs/with_demonstrations/checkpoints/best"
     if not checkpoint.exists():
         checkpoint = checkpoint.with_name("final")
     residual = [

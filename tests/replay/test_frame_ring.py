@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from list_model import GAMMA, filled, join, lengths, make_episode, schema
 
+from pld_ray.errors import UserError
 from pld_ray.replay import ColumnSpec, FrameRing, ReplaySchema
 
 
@@ -146,7 +147,7 @@ def test_two_rings_with_one_seed_sample_alike_and_the_global_generator_is_left_a
 def test_an_episode_longer_than_the_ring_is_refused_and_nothing_is_stored():
     ring = FrameRing(schema(), 10)
     episodes = [make_episode(0, 3, True), make_episode(1, 10, True)]
-    with pytest.raises(ValueError, match=r"episode 1 needs 11 rows but the capacity is 10"):
+    with pytest.raises(UserError, match=r"episode 1 needs 11 rows but the capacity is 10"):
         ring.add_episodes(join(episodes), lengths(episodes), GAMMA)
     assert len(ring) == 0
 
