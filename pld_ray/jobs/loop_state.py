@@ -62,6 +62,12 @@ class LoopState:
             return self.validation_base
         return success_rate([EpisodeResult.of_row(row) for row in self.base_rows])
 
+    @property
+    def shown_base(self) -> dict[str, Any]:
+        """`base_success` and the states that it is of, for a display."""
+        states = "held" if self.validation_base is None else "validation"
+        return {"base_success": self.base_success, "base_states": states}
+
     def evaluation_due(self, env_steps: int, interval: int, total: int) -> bool:
         """Whether an evaluation is due, once at the end; the next one is `interval` later.
 

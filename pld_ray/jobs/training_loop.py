@@ -179,7 +179,7 @@ class TrainingLoop:
         self.base_evaluation.step(
             self.state, self.validation.goes_on, lambda: show(progress, phase="base policy")
         )
-        show(progress, base_success=self.state.base_success)
+        show(progress, **self.state.shown_base)
 
     def iterate(self, progress: TrainProgress | None = None) -> dict[str, Any]:
         """One training step, an evaluation and a checkpoint when they are due; its figures."""
@@ -216,7 +216,7 @@ class TrainingLoop:
             intervention_share=row.get("train/intervention_share"),
             late_step_share=row.get("train/late_step_share"),
             eval_success=row.get("eval/residual_success"),
-            base_success=self.state.base_success,
+            **self.state.shown_base,
         )
         if offline_stage.checkpoint_due(self.config, algorithm.progress, before=offline):
             self._save_offline(progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import Run
@@ -26,6 +26,8 @@ class Selection:
     """Parent runs of the sweeps among what was given."""
     folders: list[pathlib.Path]
     """Folders that were given."""
+    run_folders: dict[str, pathlib.Path] = field(default_factory=dict)
+    """Run id -> its folder, of the runs of which that was given."""
 
     @property
     def title(self) -> str:
@@ -67,7 +69,8 @@ def select(targets: Iterable[str], tracking_uri: str | None = None) -> Selection
         else:
             runs[run.run_id] = run
     folders = [folder for _, _, folder in located if folder is not None]
-    return Selection(list(runs.values()), list(sweeps.values()), folders)
+    run_folders = {run_id: folder for _, run_id, folder in located if folder is not None}
+    return Selection(list(runs.values()), list(sweeps.values()), folders, run_folders)
 
 
 def locate(target: str, tracking_uri: str | None) -> tuple[str, str, pathlib.Path | None]:

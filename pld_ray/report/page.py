@@ -33,7 +33,7 @@ PERSON_COLUMNS = (
 LEGEND_ROWS = 12
 """Settings in a legend; the rest unfolds."""
 TALL_ROWS = 40
-"""With more runs than this the tables scroll in a frame."""
+"""With more rows than this the tables scroll in a frame."""
 
 
 def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) -> str:
@@ -77,6 +77,7 @@ def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) 
         has_throughput=any(run.steps_per_s is not None for run in summary.runs),
         fastest=max((run.steps_per_s or 0 for run in summary.runs), default=0),
         median=formats.median,
+        by_folder=any(view.summary.point.by_folder for view in views),
         several_seeds=any(view.summary.point.seeds > 1 for view in views),
         without_interval=any(view.summary.finals and view.summary.low is None for view in views),
         dashed=any(
@@ -84,6 +85,7 @@ def render(summary: Summary, videos: Sequence[Video], output_dir: pathlib.Path) 
         ),
         max_rows=figures.MAX_ROWS,
         legend_rows=LEGEND_ROWS,
+        tall_rows=TALL_ROWS,
         tall=" tall" if len(summary.runs) > TALL_ROWS else "",
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pld_ray.report.inputs import Selection
 from pld_ray.report.runs import Run
@@ -14,11 +15,19 @@ BOOKKEEPING = (
     "output_dir",
     "offline_cache",
     "ray_address",
+    "ray_port",
     "max_failures",
+    "dump_interval",
+    "learners.checkpoint_updates",
     "evaluation.num_env_runners",
+    "evaluation.interval_steps",
+    "evaluation.validation_states",
+    "evaluation.held_states",
 )
 """Parameters that distinguish runs, not settings."""
 BOOKKEEPING_GROUPS = ("tracking.", "checkpoint.", "placement.", "sweep.")
+LONG_NAME = 60
+"""Characters beyond which runs that were compared are called by their folders."""
 AXIS = re.compile(r"(?:^|, )((?:[\w.]+, )*[\w.]+)=")
 """The name of one axis in the tag `point`; several parameters that change together are one."""
 
@@ -34,6 +43,8 @@ class Point:
     values: dict[str, str]
     """Swept axis or parameter -> value."""
     runs: list[Run]
+    by_folder: bool = False
+    """Whether the name is a run's folder, because the values make too long a one."""
 
     @property
     def seeds(self) -> int:
@@ -45,7 +56,7 @@ def group(selection: Selection) -> list[Point]:
     """Points in the order of their first run.
 
     Trials are grouped by the tag `point`; other runs by the parameters in which they differ, seeds
-    and bookkeeping apart.
+    and bookkeeping apart, and called by their folders where these make long names.
     """
     runs = selection.runs
     settings = run_settings(runs)
@@ -66,7 +77,7 @@ def group(selection: Selection) -> list[Point]:
         if many_sweeps and (sweep := selection.sweep_of(members[0])):
             label = f"{sweep.name}: {label}" if label else sweep.name
         points.append(Point(name, label or _fallback_label(name, members), values, members))
-    return _with_unique_labels(points)
+    return _with_short_names(_with_unique_labels(points), selection)
 
 
 def run_settings(runs: list[Run]) -> list[dict[str, str]]:
@@ -138,3 +149,35 @@ def _with_unique_labels(points: list[Point]) -> list[Point]:
         else Point(point.name, point.name, point.values, point.runs)
         for point in points
     ]
+
+
+def _with_short_names(points: list[Point], selection: Selection) -> list[Point]:
+    """Where a name is too long, points of no sweep are called by the folder of their first run."""
+
+    def is_by_values(point: Point) -> bool:
+        return bool(point.values) and "point" not in point.runs[0].tags
+
+    if not any(is_by_values(point) and len(point.label) > LONG_NAME for point in points):
+        return points
+    folders = folder_names(selection)
+
+    def shortened(point: Point) -> Point:
+        if not is_by_values(point):
+            return point
+        name, others = folders[point.runs[0].run_id], len(point.runs) - 1
+        name += f" and {others} more" if others else ""
+        return replace(point, name=name, label=name, by_folder=True)
+
+    return [shortened(point) for point in points]
+
+
+def folder_names(selection: Selection) -> dict[str, str]:
+    """Run id -> the last parts of the run's folder, as many as tell the runs apart."""
+    runs, given = selection.runs, selection.run_folders
+    folders = [given.get(run.run_id) or run.tags.get("run_dir") or run.trial for run in runs]
+    parts = [pathlib.PurePath(folder).parts for folder in folders]
+    for depth in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(p[-depth:]) for p in parts]
+        if len(set(names)) == len(names):
+            return {run.run_id: name for run, name in zip(runs, names, strict=True)}
+    return {run.run_id: f"{p[-1]} {run.run_id[:8]}" for run, p in zip(runs, parts, strict=True)}

@@ -50,7 +50,7 @@ def make_report(
     for path in files.values():
         check_ours(path)
     summary = summarize(selection, threshold)
-    labels = [view.label for view in point_views(summary)]
+    labels = [view.ranked for view in point_views(summary)]
     videos = find_videos([run.run for run in summary.runs], [*selection.folders, target])
     trials, points = tables.trial_rows(summary), tables.point_rows(summary)
     contents: dict[str, str | bytes] = {

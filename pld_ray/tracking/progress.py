@@ -43,8 +43,9 @@ class ProgressState:
     eval_success: float | None = None
     """Success rate of base + residual in the last evaluation, in [0, 1]."""
     base_success: float | None = None
-    """Success rate of the base policy, in [0, 1]: on the held states, and on those of
-    `eval_success` once it has played them."""
+    """Success rate of the base policy, in [0, 1]."""
+    base_states: str | None = None
+    """The states that it is of: `held`, or `validation`, which are those of `eval_success`."""
 
 
 class TrainProgress:
@@ -81,11 +82,12 @@ class TrainProgress:
         self._clock = clock
         self._start: float | None = None  # None while not entered
         self._live: Live | None = None
+        self._printed: ProgressState | None = None
         self._marks: deque[tuple[float, int, int]] = deque()
 
     def __enter__(self) -> TrainProgress:
         self._start = self._clock()
-        self._last_line = -math.inf
+        self._last_line, self._printed = -math.inf, None
         self._first = (self._start, self.state.env_steps)
         self._marks = deque([(self._start, self.state.env_steps, self.state.updates)])
         stream = self._stream or sys.stdout
@@ -105,7 +107,7 @@ class TrainProgress:
         if self._live is not None:
             self._live.stop()
             self._live = None
-        else:
+        elif self.state != self._printed:
             self._print_line()
         self._elapsed_before, self._start = self.elapsed_s, None
 
@@ -162,7 +164,7 @@ class TrainProgress:
     # --- looks -----------------------------------------------------------------------------------
 
     def _print_line(self) -> None:
-        self._last_line = self._clock()
+        self._last_line, self._printed = self._clock(), self.state
         line = "  ".join(f"{name} {value}" for name, value in self._figures().items())
         print(f"[{self.state.phase}] {line}", file=self._stream or sys.stdout, flush=True)
 
@@ -170,13 +172,16 @@ class TrainProgress:
         state = self.state
         steps_rate, updates_rate = self.rates
         total, left = "", ""
+        base = "base"
+        if state.base_success is not None and state.base_states is not None:
+            base = f"base ({state.base_states})"
         if self.total_env_steps is not None:
             total, left = f"/{self.total_env_steps:,}", f", {_duration(self.left_s)} left"
         figures = {
             "steps": f"{state.env_steps:,}{total} ({steps_rate:.0f}/s)",
             "updates": f"{state.updates:,} ({updates_rate:.0f}/s)",
             "success": f"train {_percent(state.train_success)}, eval {_percent(state.eval_success)}"
-            f", base {_percent(state.base_success)}",
+            f", {base} {_percent(state.base_success)}",
             "time": f"{_duration(self.elapsed_s)} elapsed{left}",
         }
         if state.phase == "calql":

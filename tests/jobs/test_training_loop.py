@@ -41,3 +41,11 @@ def test_a_state_of_another_release_is_refused_with_its_file(tmp_path):
     (tmp_path / "trainer.json").write_text('{"mood": "good"}')
     with pytest.raises(CheckpointError, match=r"trainer\.json is damaged: it holds another state"):
         loop_state(tmp_path, LoopState)
+
+
+def test_a_display_is_told_of_which_states_the_base_policy_is():
+    row = {"init_state_id": 0, "success": True, "length": 1, "sum_reward": 1.0}
+    state = LoopState(base_rows=[row])
+    assert state.shown_base == {"base_success": 1.0, "base_states": "held"}
+    state.validation_base = 0.25
+    assert state.shown_base == {"base_success": 0.25, "base_states": "validation"}

@@ -1,3 +1,5 @@
+import pathlib
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,8 +27,9 @@ def run(run_id, params=None, **tags):
     return Run(run_id, run_id, "FINISHED", 0, 1, "", params or {}, tags)
 
 
-def points(*runs, sweeps=()):
-    return {p.label: [r.run_id for r in p.runs] for p in group(Selection([*runs], [*sweeps], []))}
+def points(*runs, sweeps=(), folders=None):
+    selection = Selection([*runs], [*sweeps], [], folders or {})
+    return {p.label: [r.run_id for r in p.runs] for p in group(selection)}
 
 
 def test_trials_are_grouped_by_their_tag():
@@ -63,3 +66,53 @@ def test_runs_that_do_not_differ_are_one_point():
     runs = [run(name, {"seed": str(i)}) for i, name in enumerate("abc")]
     assert points(*runs) == {"3 runs alike": ["a", "b", "c"]}
     assert points(runs[0]) == {"a": ["a"]}
+
+
+def test_how_often_and_on_how_much_a_run_was_evaluated_is_no_setting():
+    keys = ("interval_steps", "validation_states", "held_states", "num_env_runners")
+    evaluation = [f"evaluation.{key}" for key in keys]
+    other = ("checkpoint.keep", "tracking.enabled", "dump_interval", "ray_port")
+    runs = [
+        run(name, {key: str(number) for key in (*evaluation, *other)})
+        for number, name in enumerate("ab")
+    ]
+    assert points(*runs) == {"2 runs alike": ["a", "b"]}
+    stopped = [run(str(rate), {"evaluation.stop_success": str(rate)}) for rate in (0.8, 0.9)]
+    assert list(points(*stopped)) == ["stop_success=0.8", "stop_success=0.9"]  # it ends a run
+
+
+LONG = {f"algorithm.parameter_{i}": "a_rather_long_value" for i in range(4)}
+
+
+def long_runs(*names, places=None):
+    return [
+        run(name, {key: f"{value}_{number}" for key, value in LONG.items()}, run_dir=place)
+        for number, (name, place) in enumerate(zip(names, places or names, strict=True))
+    ]
+
+
+def test_runs_whose_names_would_be_long_are_called_by_their_folders():
+    runs = long_runs("a", "b", places=["/outputs/lift", "/outputs/again"])
+    twin = run("c", runs[1].params, run_dir="/outputs/once_more", seed="7")
+    assert points(*runs, twin) == {"lift": ["a"], "again and 1 more": ["b", "c"]}
+    selection = Selection(runs, [], [], {"a": pathlib.Path("/elsewhere/renamed")})
+    first, second = group(selection)
+    assert (first.name, first.label, first.by_folder) == ("renamed", "renamed", True)
+    assert first.values == {key: f"{value}_0" for key, value in LONG.items()}
+    assert second.name == "again"
+
+
+def test_folders_are_named_with_as_many_parts_as_tell_them_apart():
+    runs = long_runs("a", "b", places=["/x/lift/run", "/x/pick/run"])
+    assert list(points(*runs)) == ["lift/run", "pick/run"]
+    same = long_runs("0" * 32, "1" * 32, places=["/x/run", "/x/run"])
+    assert list(points(*same)) == ["run 00000000", "run 11111111"]
+    assert list(points(*long_runs("a", "b", places=["", ""]))) == ["a", "b"]  # their names
+
+
+def test_short_names_and_those_of_trials_stay():
+    (alone,) = group(Selection(long_runs("a" * 70), [], []))  # it differs from none
+    assert (alone.label, alone.by_folder) == ("a" * 70, False)
+    texts = [", ".join(f"{key}={value}_{i}" for key, value in LONG.items()) for i in range(2)]
+    trials = [run(text[-1], point=text, run_dir=f"/trials/t{text[-1]}") for text in texts]
+    assert all(label.startswith("parameter_0=a_rather_long_value_") for label in points(*trials))

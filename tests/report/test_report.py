@@ -6,7 +6,7 @@ import random
 import shutil
 
 import pytest
-from tracked import learning_run
+from tracked import differing_runs, learning_run
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError
@@ -251,6 +251,22 @@ def test_nothing_is_said_of_a_person_where_none_was(made):
     page = page_of(made)
     assert "by a person" not in page
     assert "autonomous" not in page
+
+
+def test_runs_that_differ_in_much_are_called_by_their_folders(store, tmp_path, capsys):
+    folders = differing_runs(store, tmp_path, 2)
+    assert main(["report", *folders, f"--output_dir={tmp_path / 'r'}"]) == 0
+    assert "\nhighest: run_0: 50%" in capsys.readouterr().out
+    rows = rows_of(str(tmp_path / "r" / "points.csv"))
+    assert [row["point"] for row in rows] == ["run_0", "run_1"]
+    assert [row["algorithm.key_5"] for row in rows] == ["value_5_of_0", "value_5_of_1"]
+    text = Tags((tmp_path / "r" / "report.html").read_text()).text
+    assert "6 parameters" in text
+    assert text.count("value_5_of_1") == 1  # in the table of settings alone
+
+
+def test_settings_with_short_names_need_no_table_of_their_own(made):
+    assert 'id="settings"' not in page_of(made)
 
 
 # --- what is written ------------------------------------------------------------------------------

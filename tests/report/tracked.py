@@ -177,3 +177,15 @@ def make_sweep(
             parent=parent,
         )
     return parent
+
+
+def differing_runs(
+    store: Tracked, root: pathlib.Path, count: int, evaluations: int = 2
+) -> list[str]:
+    """Runs that differ in so much that no name holds it; returns their folders."""
+    for number in range(count):
+        params = {f"algorithm.key_{k}": f"value_{k}_of_{number}" for k in range(6)}
+        metrics = {"eval/residual_success": [(1000 * (i + 1), 0.5) for i in range(evaluations)]}
+        folder = root / f"run_{number}"
+        store.run("seed0", params=params, metrics=metrics, folder=folder)
+    return [str(root / f"run_{number}") for number in range(count)]

@@ -141,3 +141,32 @@ def test_a_person_is_shown_from_the_first_intervention_on(clock):
         assert "person" not in stream.getvalue()
         progress.update(phase="evaluate", intervention_share=0.25, assisted_success=1.0)
     assert "person 25% of the steps, assisted success 100%" in stream.getvalue()
+
+
+def test_the_base_policy_is_named_with_its_states(clock):
+    stream = io.StringIO()
+    with make(clock, stream) as progress:
+        progress.update(phase="collect", base_states="held")
+        progress.update(phase="warmup", base_success=0.5, base_states="held")
+        progress.update(phase="online", base_success=0.33, base_states="validation")
+    unknown, held, same = stream.getvalue().splitlines()
+    assert "base -" in unknown
+    assert "eval -, base (held) 50%" in held
+    assert "eval -, base (validation) 33%" in same
+
+
+def test_the_last_line_is_printed_once(clock):
+    stream = io.StringIO()
+    with make(clock, stream) as progress:
+        clock[0] += 1
+        progress.update(phase="evaluate", env_steps=9_000)
+        clock[0] += 1
+        progress.update(phase="online", env_steps=10_000)
+    assert [line.split("]")[0] for line in stream.getvalue().splitlines()] == [
+        "[evaluate",
+        "[online",
+    ]
+    with progress:  # entered again it says where it is
+        clock[0] += 1
+    assert stream.getvalue().splitlines()[-1].startswith("[online] steps 10,000")
+    assert len(stream.getvalue().splitlines()) == 3
