@@ -70,12 +70,15 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     return parent / "cache" / f"{name}-{digest}"
 
 
-def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int]:
+def check_environment(
+    config: TrainConfig, learns: bool = True, resumes: bool = False
+) -> dict[str, int]:
     """Open the environment and the base policy once, here, where an error can be read.
 
     Args:
         config: of a run.
         learns: False where a checkpoint only plays: what it was learnt from may be gone.
+        resumes: a run that goes on, whose rings have held its episodes.
 
     Returns:
         Bytes of the `online` and `offline` replay when they are full.
@@ -121,7 +124,7 @@ def check_environment(config: TrainConfig, learns: bool = True) -> dict[str, int
             if config.intervention.device == "scripted" or here:
                 check_intervention(config.intervention, env)
             algorithm.check_environment(env, actions)
-            if learns:
+            if learns and not resumes:
                 check_capacity(config, algorithm, getattr(env, "episode_length", None))
             needed = config.evaluation.held_states + config.evaluation.validation_states
             if needed > env.num_init_states:
@@ -174,13 +177,17 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
     algorithm.check_demonstrations(facts)
 
 
+NO_HORIZON = 10_000
+"""Steps beyond which an environment's limit is not what ends its episodes."""
+
+
 def check_capacity(config: TrainConfig, algorithm: OffPolicyConfig, horizon: Any) -> None:
     """Raise ConfigError if a ring that is played into could not take an episode.
 
     Args:
         horizon: steps of the environment's longest episode, where it tells of them.
     """
-    if not isinstance(horizon, int):
+    if not isinstance(horizon, int) or horizon > NO_HORIZON:
         return
     params, learners = config.algorithm, max(1, config.runners.num_learners)
     collects = algorithm.collects and params.offline_episodes > 0 and not config.demo_path

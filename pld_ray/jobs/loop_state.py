@@ -146,23 +146,28 @@ def worth(state: dict[str, Any]) -> tuple[float, float]:
     return state.get("best_success", -1.0), -math.inf if loss is None else -loss
 
 
-def agree_with_best(run: RunDir, state: LoopState, loaded: pathlib.Path) -> None:
+def agree_with_best(
+    run: RunDir, state: LoopState, loaded: pathlib.Path, keeps_best: bool = False
+) -> None:
     """Let the state of the checkpoint `loaded` know what `best` is worth.
 
     It may have been found out after `loaded` was saved. A `best` that is newer will be set aside,
-    and the next policy is the best there is, whatever an earlier one was worth. Beside a checkpoint
-    of another run (a population's) `best` stays, and what the other one's is worth does not matter.
+    and the next policy is the best there is, whatever an earlier one was worth.
+
+    Args:
+        run, state, loaded: of the loop.
+        keeps_best: `best` stays, though it is newer, and only what it is worth counts: in a
+            population, where a trial goes on from another's checkpoint, which may be older.
     """
     best = run.checkpoints / BEST
-    foreign = loaded.resolve().parent != run.checkpoints.resolve()
-    there = best.is_dir() and (foreign or checkpoint_steps(best) <= checkpoint_steps(loaded))
+    there = best.is_dir() and (keeps_best or checkpoint_steps(best) <= checkpoint_steps(loaded))
     try:
         known = loop_state(best, type(state)) if there else type(state)()
     except CheckpointError:  # of `best` alone, which the end of the run looks at
         return
     if there and known.evaluated_at < 0:  # of a release that saved it before it was evaluated
         return
-    if foreign or not there or known.best_success >= state.best_success:
+    if keeps_best or not there or known.best_success >= state.best_success:
         for name in BEST_FIELDS:
             if hasattr(state, name):
                 setattr(state, name, getattr(known, name))

@@ -69,7 +69,7 @@ def train(
     else:
         check_trusted(config, run.path / "config.yaml", trust)
     start.step("environment and base policy")
-    check_environment(config)
+    check_environment(config, resumes=resume is not None)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.work():

@@ -67,7 +67,7 @@ class TrainingLoop:
         self.base_evaluation = BaseEvaluation(config, algorithm, self.held_states, self.record)
         self.validation = Validation(config, run, algorithm, self.save, self.record, logger)
         self.dump = self._begin_dump() if config.dump_interval else None
-        self.stop_requested = False
+        self.stop_requested = self.keeps_best = False  # the latter: see `agree_with_best`
 
     def _begin_dump(self) -> BufferDump:
         run_id = self.tracker.run_id if self.tracker is not None else None
@@ -86,8 +86,7 @@ class TrainingLoop:
         """Continue from a checkpoint.
 
         Args:
-            checkpoint: the folder; None is the newest of the run that is whole, and the beginning
-                when there is none yet.
+            checkpoint: the folder; None is the newest that is whole, or the beginning.
 
         Raises:
             CheckpointError: it is damaged; the message names the next older one.
@@ -109,7 +108,7 @@ class TrainingLoop:
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
             self._go_back(0, keep=-1)
             return None
-        agree_with_best(self.run_dir, self.state, loaded)
+        agree_with_best(self.run_dir, self.state, loaded, self.keeps_best)
         steps = self.algorithm.env_steps
         self._go_back(steps, keep=steps, updates=self.algorithm.updates)
         self.logger.info("resumed %s at %d steps", loaded, steps)

@@ -22,7 +22,7 @@ from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
 from pld_ray.rollout.episode import all_with_success, concatenate_episodes, split_episodes
-from pld_ray.rollout.factory import CLASSIFIER
+from pld_ray.rollout.factory import CLASSIFIER, task_instructions
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
@@ -83,6 +83,8 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
             "demonstrations": demonstrations_identity(config),
             "demo_episodes": config.demo_episodes,
         }
+        if "entry_point" in environment:  # the base policy labels them by what its info tells
+            identity["task"] = task_instructions(config.env_config)
     return json.loads(json.dumps(identity, sort_keys=True))
 
 

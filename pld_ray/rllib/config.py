@@ -310,12 +310,14 @@ class ResidualSACConfig(OffPolicyConfig):
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.rllib.module import ResidualModule
 
+        params: Any = self.learner_params()
+        embeds = params.task_embedding != "none"
         return RLModuleSpec(
             module_class=ResidualModule,
             model_config={
-                "params": dataclasses.asdict(self.learner_params()),
+                "params": dataclasses.asdict(params),
                 "seed": self.seed or 0,
-                "tasks": factory.task_instructions(self.env_config),
+                "tasks": factory.task_instructions(self.env_config, read=embeds),
             },
         )
 

@@ -65,7 +65,7 @@ def make_checked(entry_point: str, kwargs: Mapping[str, Any]) -> gym.Env:
         ) from error
     try:
         try_out(env, where)
-    except ValueError:
+    except BaseException:
         close_quietly(env)
         raise
     return env
@@ -114,13 +114,15 @@ def check_observation(observation: Any, spaces: gym.spaces.Dict, what: str) -> N
     if not isinstance(observation, Mapping):
         raise ValueError(f"{what} gave a {type(observation).__name__} and no dict of observations")
     for name, space in spaces.spaces.items():
-        value = observation.get(name)
-        found = getattr(value, "shape", None)
-        if value is None or found != space.shape:
+        given = observation.get(name)
+        found = getattr(given, "shape", None)
+        if given is None or found != space.shape:
             raise ValueError(f"{what} gave {name!r} of shape {found}, not {space.shape}")
-        if not np.can_cast(value.dtype, space.dtype, "same_kind"):
-            raise ValueError(
-                f"{what} gave {name!r} as {value.dtype}, and its space says {space.dtype}"
-            )
+        value = np.asarray(given)
+        dtype: Any = space.dtype
+        whole = value.dtype.kind in "iu" and dtype.kind in "iu"
+        kept = whole and bool((value.astype(dtype) == value).all())
+        if not (kept or np.can_cast(value.dtype, dtype, "same_kind")):
+            raise ValueError(f"{what} gave {name!r} as {value.dtype}, and its space says {dtype}")
         if not np.isfinite(value).all():
             raise ValueError(f"{what} gave {name!r} with a NaN or an infinity")

@@ -155,14 +155,19 @@ def steps_per_second(env_config: Mapping[str, Any]) -> float | None:
     return getattr(made, "metadata", {}).get("render_fps")
 
 
-def task_instructions(env_config: Mapping[str, Any]) -> list[str]:
+def task_instructions(env_config: Mapping[str, Any], read: bool = True) -> list[str]:
     """The instruction of the configured task, in words; what a task embedding is made of.
 
-    Of an `entry_point` its info tells it, here as while it is played.
+    Args:
+        env_config: of the runners.
+        read: whether anything reads it. The info of an `entry_point` tells it, which is not made
+            and reset for nothing.
     """
     if is_robot(env_config):
         return [str(env_config["kwargs"]["task"])]
     if entry_point := env_config.get("entry_point"):
+        if not read:
+            return [""]
         return [told_instruction(entry_point, env_config.get("kwargs") or {})]
     settings = {key: env_config[key] for key in ("suite", "task") if env_config.get(key)}
     return [envs.LiberoEnv(**settings).task_description]

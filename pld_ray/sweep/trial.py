@@ -113,6 +113,7 @@ class SweepTrial(tune.Trainable):
         self._loop = TrainingLoop(
             self._config, self._run, self._algorithm, self._tracker, self._logger
         )
+        self._loop.keeps_best = self._is_population
         if known and self._is_population and sweep["resumed"]:
             name = read_json(self._run.path / POINT_FILE).get("checkpoint")
             path = self._run.checkpoints / str(name)  # not the newest: a donor's may be older

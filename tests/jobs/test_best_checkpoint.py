@@ -216,7 +216,12 @@ def test_beside_a_checkpoint_of_another_run_the_own_best_stays(run, tmp_path):
     other.at(100, success=0.8)
     copied = donor.checkpoints / "best"
     life.state = loop_state(copied, LoopState)
-    agree_with_best(run, life.state, copied)
+    agree_with_best(run, life.state, copied, keeps_best=True)
+    assert life.state.best_success == 0.7
+    life.algorithm.env_steps = 120  # the copy, saved as its own, and resumed
+    own = life.save("step_000000120")
+    life.state = loop_state(own, LoopState)
+    agree_with_best(run, life.state, own, keeps_best=True)
     assert life.state.best_success == 0.7
     life.at(200, success=0.1)
     assert life.best_steps == 150

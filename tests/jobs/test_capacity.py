@@ -48,6 +48,9 @@ def test_the_online_ring_holds_an_episode(config):
     assert "algorithm.online_capacity=50: must be at least 51" in said
     assert "an episode of 50 steps" in said
     check_environment(config, learns=False)
+    check_environment(config, resumes=True)  # it has held its episodes so far
+    config.env.kwargs = {"episode_length": 1_000_000}  # as good as none
+    check_environment(config)
     config.env.kwargs = {"episode_length": 49}
     check_environment(config)
     config.env.kwargs = {}

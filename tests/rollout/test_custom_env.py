@@ -5,13 +5,15 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from fragile import FragileEnv
 from toy import CountingEnv, CountingPolicy
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.evaluation.play import play_init_states
-from pld_ray.rollout.entry_point import can_be_filmed, make_checked
+from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rollout.entry_point import can_be_filmed, check_observation, make_checked
 from pld_ray.rollout.env_group import EnvFailedError, InProcessEnvs
 from pld_ray.rollout.factory import task_instructions
 from pld_ray.rollout.messages import SampleRequest
@@ -86,6 +88,28 @@ def test_the_instruction_is_what_the_environment_says_while_it_is_played():
     settings = {"entry_point": POINT, "kwargs": {"side": 0.5}}
     assert task_instructions(settings) == ["reach the goal"]
     assert task_instructions({"entry_point": f"{__name__}:Plain"}) == ["count"]
+
+
+def test_nothing_is_made_for_an_instruction_that_nobody_reads():
+    assert task_instructions({"entry_point": f"{__name__}:NoSuchEnv"}, read=False) == [""]
+    spec = ResidualSACConfig().environment(env_config={"entry_point": f"{__name__}:NoSuchEnv"})
+    assert spec.get_default_rl_module_spec().model_config["tasks"] == [""]
+
+
+@pytest.mark.parametrize(("value", "fits"), [(255, True), (256, False), (-1, False)])
+def test_whole_numbers_may_be_wider_than_their_space_if_they_fit(value, fits):
+    spaces = gym.spaces.Dict({"picture": gym.spaces.Box(0, 255, (2,), np.uint8)})
+    observation = {"picture": np.int64([value, 0])}
+    if fits:
+        check_observation(observation, spaces, "env")
+        return
+    with pytest.raises(ValueError, match="'picture' as int64, and its space says uint8"):
+        check_observation(observation, spaces, "env")
+
+
+def test_tensors_are_observations_too():
+    spaces = gym.spaces.Dict({"state": gym.spaces.Box(-1, 1, (2,), np.float32)})
+    check_observation({"state": torch.zeros(2)}, spaces, "env")
 
 
 def test_fields_of_liberos_environments_are_refused_beside_another():

@@ -58,16 +58,22 @@ class ACRLPDConfig(OffPolicyConfig):
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         from pld_ray.rllib.chunked.module import ChunkedModule
 
-        params: Any = dataclasses.asdict(self.learner_params())
         return RLModuleSpec(
             module_class=ChunkedModule,
             model_config={
-                "params": params,
+                "params": dataclasses.asdict(self.learner_params()),
                 "seed": self.seed or 0,
-                "tasks": factory.task_instructions(self.env_config),
+                "tasks": self.tasks,
                 "pooled": self.uses_pool,
             },
         )
+
+    @property
+    def tasks(self) -> list[str]:
+        """The instruction, where the actor or an embedding reads it."""
+        params: Any = self.learner_params()
+        reads = params.actor == "lerobot" or params.task_embedding != "none"
+        return factory.task_instructions(self.env_config, reads)
 
     @property
     def uses_pool(self) -> bool:
@@ -99,8 +105,7 @@ class ACRLPDConfig(OffPolicyConfig):
         return list(facts.cameras if facts else image_shapes(observations, params))
 
     def check_environment(self, env: Any, actions: gym.spaces.Box) -> None:
-        tasks = factory.task_instructions(self.env_config)
-        facts = check_actor(self.learner_params(), tasks)
+        facts = check_actor(self.learner_params(), self.tasks)
         if facts is not None:
             policy: Any = facts
             check_policy_matches(policy, env.observation_space, actions)
