@@ -79,3 +79,15 @@ def test_wilson_interval_covers_the_truth():
         low, high = intervals[rng.binomial(40, p, size=4000)].T
         hits = (low <= p) & (p <= high)
         assert 0.92 < np.mean(hits) < 0.98
+
+
+def test_a_rate_times_its_episodes_is_the_number_of_successes():
+    assert 0.57 * 100 < 57
+    assert wilson_interval(0.57 * 100, 100) == wilson_interval(57, 100)
+    with pytest.raises(ValueError, match="n=0"):
+        wilson_interval(1, 0)
+
+
+def test_every_task_needs_three_runs():
+    assert bootstrap_interval([np.linspace(0, 1, 9), np.array([0.5, 0.9])]) is None
+    assert bootstrap_interval([np.array([0.1, 0.5, 0.9])]) is not None

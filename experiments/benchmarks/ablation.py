@@ -1,7 +1,8 @@
 """Baselines and ablations on the embedded task, by the same code path: `pld-ray train`.
 
 Each cell of ablation.yaml beside this file is trained with every seed; finished runs are kept,
-interrupted ones resumed. Writes ablation.json, ablation.png and a table to experiments/results/.
+interrupted ones resumed. Prints a table, and writes ablation.json and ablation.png into
+`--results_dir`, beside the runs by default; the recorded ones are in experiments/results.
 
     python experiments/benchmarks/ablation.py --seeds=3 --total_steps=20000 --jobs=2
 """
@@ -22,7 +23,6 @@ import numpy as np
 import yaml
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-RESULTS = REPOSITORY / "experiments" / "results"
 CELLS = pathlib.Path(__file__).with_name("ablation.yaml")
 EVALUATION_INTERVAL = 4_650  # its second multiple is some 5,000 online steps after the collection
 
@@ -201,6 +201,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one core each")
     parser.add_argument("--cells", nargs="*", help="some of the cells; all by default")
     parser.add_argument("--output_dir", type=pathlib.Path, default=pathlib.Path("outputs/ablation"))
+    parser.add_argument("--results_dir", type=pathlib.Path, help="default: --output_dir")
     parser.add_argument("--report_only", action="store_true", help="report the finished runs")
     args = parser.parse_args()
     cells = load_cells()
@@ -242,9 +243,10 @@ def main() -> None:
         parser.error(f"no run of {names} has finished in {folder}")
     base = base_result(results, 50)
     results += [base] if base else []
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "ablation.json").write_text(json.dumps(results, indent=1) + "\n")
-    plot(results, RESULTS / "ablation.png")
+    results_dir = args.results_dir or folder
+    results_dir.mkdir(parents=True, exist_ok=True)
+    (results_dir / "ablation.json").write_text(json.dumps(results, indent=1) + "\n")
+    plot(results, results_dir / "ablation.png")
     print(table(results))
 
 

@@ -4,8 +4,8 @@
 
 Every variant is the default task with `FIRST_DEFAULTS` and one thing changed, same seed, same
 collected base data, same evaluation on the validation states. Writes `exploration.csv` (success
-over environment steps) and `exploration.png` into `--results_dir`. Finished variants are not run
-again.
+over environment steps) and `exploration.png` into `--results_dir`, beside the runs by default; the
+recorded ones are in experiments/results. Finished variants are not run again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VARIANTS: dict[str, list[str]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output_dir", type=pathlib.Path, default="outputs/exploration")
-    parser.add_argument("--results_dir", type=pathlib.Path, default="experiments/results")
+    parser.add_argument("--results_dir", type=pathlib.Path, help="default: --output_dir")
     parser.add_argument("--total_steps", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
@@ -73,9 +73,12 @@ def main() -> None:
         for name in VARIANTS
         if (args.output_dir / slug(name) / "summary.json").exists()
     }
-    args.results_dir.mkdir(parents=True, exist_ok=True)
-    write_csv(curves, args.results_dir / "exploration.csv")
-    plot(curves, args.results_dir / "exploration.png")
+    if not curves:
+        parser.error(f"no variant has finished in {args.output_dir}")
+    results_dir = args.results_dir or args.output_dir
+    results_dir.mkdir(parents=True, exist_ok=True)
+    write_csv(curves, results_dir / "exploration.csv")
+    plot(curves, results_dir / "exploration.png")
 
 
 def slug(name: str) -> str:

@@ -126,7 +126,8 @@ class Parser(argparse.ArgumentParser):
         own: list[str] = []
         settings: list[str] = []
         waits = False
-        for arg in args:
+        ended = args.index("--") if "--" in args else len(args)
+        for arg in args[:ended]:
             if waits and not arg.startswith("--"):
                 settings[-1] += f"={arg}"
                 waits = False
@@ -135,7 +136,7 @@ class Parser(argparse.ArgumentParser):
             is_setting = flag.startswith("--") and flag not in self._option_string_actions
             (settings if is_setting else own).append(arg)
             waits = is_setting and not equals
-        return own, settings
+        return [*own, *args[ended:]], settings
 
     def configurations(self, words: Sequence[str]) -> tuple[Any, Any]:
         """The class that the settings of these words are of, and the other one."""

@@ -16,6 +16,7 @@ import yaml
 
 from pld_ray.config import ConfigError, TrainConfig, residual_sac
 from pld_ray.config.acrlpd_train import check_command, config_class_of
+from pld_ray.config.groups import LIBERO_ONLY, EnvConfig
 from pld_ray.config.presets import find_preset
 from pld_ray.config.seed_names import our_key
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
@@ -91,7 +92,18 @@ def read_stored(path: str | os.PathLike[str]) -> Any:
     algorithm = mapping.get("algorithm")
     if config_class is TrainConfig and isinstance(algorithm, Mapping):
         mapping = {**mapping, "algorithm": {**residual_sac.BEFORE, **algorithm}}
-    return checked(decode(config_class, mapping, f"{path}: "), path)
+    return checked(without_effect(decode(config_class, mapping, f"{path}: ")), path)
+
+
+def without_effect(config: Any) -> Any:
+    """A stored configuration without what releases let stand that it did nothing to."""
+    if config.env.entry_point is not None:
+        usual = {name: getattr(EnvConfig(), name) for name in LIBERO_ONLY}
+        config.env = dataclasses.replace(config.env, **usual)
+    params = config.algorithm
+    if hasattr(params, "log_std_init"):  # the policy was clamped, and this one is learnt already
+        params.log_std_init = min(max(params.log_std_init, params.log_std_min), params.log_std_max)
+    return config
 
 
 def checked(config: Any, path: str | os.PathLike[str]) -> Any:

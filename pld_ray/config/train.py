@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -191,12 +192,14 @@ def check_environment_class(env: EnvConfig) -> None:
         if env.kwargs:
             raise ConfigError("env.kwargs are the arguments of env.entry_point, which is not set")
         return
-    for name in LIBERO_ONLY:
-        if getattr(env, name) != getattr(EnvConfig(), name):
-            raise ConfigError(
-                f"env.{name} is of LIBERO's environments: leave it out, and give what "
-                f"{env.entry_point} takes with env.kwargs"
-            )
+    usual = EnvConfig()
+    given = [name for name in LIBERO_ONLY if getattr(env, name) != getattr(usual, name)]
+    if given:
+        raise ConfigError(
+            f"{', '.join(f'env.{name}' for name in given)}: of LIBERO's environments; give what "
+            f"{env.entry_point} takes with env.kwargs, and beside it "
+            + " ".join(f"--env.{name}={json.dumps(getattr(usual, name))}" for name in given)
+        )
 
 
 def check_sampling(

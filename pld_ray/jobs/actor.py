@@ -118,6 +118,8 @@ def ray_node(
     command += [f"--address={address}", f"--num-cpus={num_cpus}", "--dashboard-agent-listen-port=0"]
     command += [f"--resources={json.dumps(dict(resources))}"]
     environment = dict(os.environ)
+    # or Ray waits for the runner to be idle, which it never is: the arm would move on meanwhile
+    environment.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
     if has_auth_token():
         environment.setdefault("RAY_AUTH_MODE", "token")
     # a terminal, for the keyboard of the person beside it

@@ -17,6 +17,7 @@ from pld_ray.jobs.export import write_base_and_residual
 from pld_ray.runs.layout import MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import read_record
 from pld_ray.tracking.mlflow_store import opened_store
+from pld_ray.tracking.quiet import quick_mlflow
 from pld_ray.tracking.tags import version
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ MODEL_NAME = "policy"
 """Of the logged model on the run's page."""
 POLICY_FOLDER = "artifacts/policy"
 """The LeRobot policy folder in an MLflow model."""
+TRANSFER_TIMEOUT_S = 3600
+"""Of one file: a server answers when it has passed all of it on to its own store, S3 for one."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,15 @@ def register_policy(
         trust: run the code that the run names, see `pld_ray.runs.trust`.
 
     Raises:
-        ConfigError: no such checkpoint, a run that MLflow does not know, a name it does not take,
-            or a server that does not answer.
+        ConfigError: no such checkpoint, a run that MLflow does not know, a name or an alias it
+            does not take, or a server that does not answer.
     """
     from pld_ray.config import ConfigError
     from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
     from pld_ray.runs.run_dir import run_of_checkpoint
     from pld_ray.runs.trust import check_trusted
 
+    _check_names(name, alias)
     folder = pathlib.Path(run_dir).resolve()
     path = folder / "checkpoints" / checkpoint
     config = run_of_checkpoint(path).load_config()
@@ -87,8 +91,6 @@ def register_policy(
             f"{folder / MLFLOW_FILE} is missing: the run was not tracked with MLflow, so there is "
             "no run to register a policy of; give tracking_uri and run_id of one"
         )
-    if not name.strip() or re.search(r"[/:]", name):
-        raise ConfigError(f"{name!r} is no name for a registered model: it must not hold / or :")
     with tempfile.TemporaryDirectory() as scratch:
         exported = pathlib.Path(scratch) / "policy"
         settings = write_base_and_residual(path, config, exported)
@@ -98,6 +100,24 @@ def register_policy(
                 return _register(client, uri, run, name, alias, exported, settings, path)
         except ConnectionError as error:
             raise ConfigError(str(error)) from error
+
+
+def _check_names(name: str, alias: str) -> None:
+    """By MLflow's rules, which it asks itself only after it has been sent everything.
+
+    Raises:
+        ConfigError: MLflow does not take the name or the alias.
+    """
+    from pld_ray.config import ConfigError
+
+    if not name.strip() or re.search(r"[/:]", name):
+        raise ConfigError(f"{name!r} is no name for a registered model: it must not hold / or :")
+    reserved = alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias)
+    if reserved or not re.fullmatch(r"[\w-]{1,255}", alias):
+        raise ConfigError(
+            f"{alias!r} is no alias for a model's version: give up to 255 letters, digits, _ and "
+            "-, not `latest`, and not v with a number"
+        )
 
 
 def _register(
@@ -126,7 +146,8 @@ def _register(
     )
     local = exported.parent / "model"
     save_model(local, exported, settings, logged.model_id, run_id)
-    client.log_model_artifacts(logged.model_id, str(local))
+    with quick_mlflow(TRANSFER_TIMEOUT_S):
+        client.log_model_artifacts(logged.model_id, str(local))
     client.finalize_logged_model(logged.model_id, "READY")
     client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, progress["env_steps"])])
     try:
@@ -211,9 +232,10 @@ def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
             source = client.get_model_version_download_uri(name, number)
             import mlflow.artifacts
 
-            local = mlflow.artifacts.download_artifacts(
-                artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri
-            )
+            with quick_mlflow(TRANSFER_TIMEOUT_S):
+                local = mlflow.artifacts.download_artifacts(
+                    artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri
+                )
             return load_residual(pathlib.Path(local) / POLICY_FOLDER)
     except ConnectionError as error:
         raise ConfigError(f"{model_uri} cannot be loaded: {error}") from error

@@ -84,3 +84,21 @@ def test_cross_entropy_and_its_gradient_by_hand():
     assert loss.item() == pytest.approx(by_hand.item(), rel=1e-6)
     loss.backward()
     torch.testing.assert_close(logits.grad, (p - target) / 2)
+
+
+def test_returns_may_begin_below_zero():
+    atoms = torch.linspace(-2.0, 1.0, 7)
+    g = torch.Generator().manual_seed(0)
+    probability = torch.softmax(torch.randn(5, 7, generator=g), -1)
+    reward, discount = torch.randn(5, generator=g), torch.rand(5, generator=g)
+    target = categorical.project(probability, reward, discount, atoms)
+    expected = projected_by_hand(probability, reward, discount, atoms)
+    torch.testing.assert_close(target, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_each_member_has_the_whole_cross_entropy_as_its_loss():
+    g = torch.Generator().manual_seed(0)
+    log_prob = torch.log_softmax(torch.randn(3, 5, 11, generator=g), -1)
+    target = torch.softmax(torch.randn(5, 11, generator=g), -1)
+    alone = [categorical.cross_entropy(one[None], target) for one in log_prob]
+    torch.testing.assert_close(categorical.cross_entropy(log_prob, target), sum(alone))

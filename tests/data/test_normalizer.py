@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from pld_ray.data.demonstrations import Wanted
 from pld_ray.data.errors import DataError
 from pld_ray.data.norm_stats import NormStats, write_norm_stats
 from pld_ray.data.normalizer import Normalizer
@@ -43,3 +44,28 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     path.write_text(json.dumps(saved))
     with pytest.raises(DataError, match=r"statistics of state are not finite"):
         Normalizer.read(path, "state", 2)
+
+
+def test_what_is_read_has_the_form_that_is_asked_for(tmp_path):
+    write_norm_stats(tmp_path / "norm_stats.json", {"state": STATS})
+    expected = Normalizer(STATS, "quantile")
+    wanted = Wanted({"observation.state": (2,)}, np.zeros(1), np.ones(1), 10, "point")
+    for made in (
+        Normalizer.read(tmp_path, "state", 2, "quantile"),
+        Normalizer.of_state(str(tmp_path), wanted, "quantile"),
+    ):
+        assert np.array_equal(made.center, expected.center)
+        assert np.array_equal(made.scale, expected.scale)
+
+
+def test_a_state_of_several_axes_has_as_many_values_as_they_hold(tmp_path):
+    write_norm_stats(tmp_path / "norm_stats.json", {"state": STATS})
+    wanted = Wanted({"observation.state": (1, 2)}, np.zeros(1), np.ones(1), 10, "point")
+    assert np.array_equal(Normalizer.of_state(str(tmp_path), wanted).center, STATS.mean)
+
+
+def test_quantiles_in_the_wrong_order_are_refused(tmp_path):
+    swapped = NormStats(STATS.mean, STATS.std, q01=STATS.q99, q99=STATS.q01)
+    write_norm_stats(tmp_path / "norm_stats.json", {"state": swapped})
+    with pytest.raises(DataError, match="q99 is below q01"):
+        Normalizer.read(tmp_path, "state", 2, "quantile")

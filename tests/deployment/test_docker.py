@@ -108,6 +108,20 @@ def test_the_compose_file_follows_the_compose_specification(root):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_rays_object_store_fits_into_shared_memory(compose):
+    """Else Ray puts all of it into /tmp, on the disk."""
+    nodes = {
+        name: service
+        for name, service in compose["services"].items()
+        if service.get("command", [])[:2] == ["ray", "start"]
+    }
+    assert set(nodes) == {"head", "worker", "gpu"}
+    for name, node in nodes.items():
+        options = dict(word.split("=", 1) for word in node["command"] if "=" in word)
+        shared = int(node["shm_size"].removesuffix("gb")) * 2**30
+        assert 0 < int(options.get("--object-store-memory", shared)) < shared, name
+
+
 def test_every_published_port_is_bound_to_loopback(compose):
     ports = [port for service in compose["services"].values() for port in service.get("ports", [])]
     assert ports

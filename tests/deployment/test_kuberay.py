@@ -247,6 +247,17 @@ def test_every_pod_sees_the_shared_folder(cluster, manifests):
     assert manifests["storage"]["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
+@pytest.mark.parametrize("name", ["raycluster", "rayjob"])
+def test_rays_object_store_fits_into_shared_memory(name, manifests):
+    """Else Ray puts all of it into /tmp, on the disk."""
+    spec = manifests[name]["spec"]
+    spec = spec.get("rayClusterSpec", spec)
+    for pod in [spec["headGroupSpec"], *spec["workerGroupSpecs"]]:
+        volumes = {v["name"]: v for v in pod["template"]["spec"]["volumes"]}
+        shared = int(volumes["shm"]["emptyDir"]["sizeLimit"].removesuffix("Gi")) * 2**30
+        assert 0 < int(pod["rayStartParams"].get("object-store-memory", shared)) < shared
+
+
 def test_secrets_come_from_a_secret(root):
     for path in (root / "docker/kuberay").glob("*.yaml"):
         for name, where in re.findall(

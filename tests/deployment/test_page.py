@@ -68,6 +68,14 @@ def test_a_node_offers_its_cores_whatever_the_environment_file_exports(blocks):
         pytest.skip("on one core the answer is the same either way")
 
 
+def test_the_environment_file_has_one_assignment_per_line(blocks):
+    """Without `export` it is a systemd EnvironmentFile, where a value goes on to the line's end."""
+    (exports,) = [b.code for b in blocks if "END\n" in b.code]
+    lines = re.findall(r"^export (.*)$", exports, re.MULTILINE)
+    assert len(lines) > 4
+    assert [line for line in lines if not re.fullmatch(r"\w+=(\$\([^)]*\)|[^\s=]+)", line)] == []
+
+
 def test_ray_knows_the_options_of_every_job_and_none_carries_a_secret(blocks):
     from ray.dashboard.modules.job.cli import submit
 

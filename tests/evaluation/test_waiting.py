@@ -92,3 +92,37 @@ def test_a_runner_that_goes_while_it_is_asked_for_something_is_named():
 
     with pytest.raises(EnvRunnerError, match="asked to film is gone"):
         ask_one(Gone(), "film", init_state_id=0)
+
+
+class Busy(Group):
+    """Runners that answer one after the other, the newest first."""
+
+    def __init__(self, runners):
+        super().__init__()
+        self.healthy, self.dealt = list(range(1, runners + 1)), []
+
+    def num_remote_env_runners(self):
+        return len(self.healthy)
+
+    def foreach_env_runner_async(self, method, *, tag, kwargs, remote_worker_ids):
+        assert remote_worker_ids[0] not in [runner for runner, _ in self.asked], "it is busy"
+        self.dealt.append((kwargs["contestant"].residual, kwargs["init_state_ids"]))
+        return super().foreach_env_runner_async(
+            method, tag=tag, kwargs=kwargs, remote_worker_ids=remote_worker_ids
+        )
+
+    def fetch_ready_async_reqs(self, tags, timeout_seconds):
+        runner, ids = self.asked.pop()
+        return [(runner, [result(i) for i in ids])]
+
+
+def test_each_state_is_dealt_once_a_contestant_in_small_shares():
+    group = Busy(2)
+    states = [5, 4, 3, 3, 2, 1, 0, 5, 8]  # seven of them, four shares
+    contestants = {"base": Contestant(residual=False), "residual": Contestant()}
+    results = Evaluation(group, states, contestants).wait()
+    for residual in (False, True):
+        shares = [ids for who, ids in group.dealt if who == residual]
+        assert shares == [[5, 4], [3, 2], [1, 0], [8]]
+    for episodes in results.values():
+        assert [episode.init_state_id for episode in episodes] == states

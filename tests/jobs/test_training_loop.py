@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import pathlib
+from dataclasses import asdict
+
 import pytest
 
 from pld_ray.config import TrainConfig
+from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import CheckpointError
-from pld_ray.jobs.loop_state import LoopState, loop_state
+from pld_ray.jobs.loop_state import LoopState, load_first, loop_state, worth
 
 
 def due_at(state: LoopState, steps: list[int], interval: int, total: int) -> list[int]:
@@ -49,3 +54,40 @@ def test_a_display_is_told_of_which_states_the_base_policy_is():
     assert state.shown_base == {"base_success": 1.0, "base_states": "held"}
     state.validation_base = 0.25
     assert state.shown_base == {"base_success": 0.25, "base_states": "validation"}
+
+
+def test_the_newest_whole_checkpoint_is_taken_or_the_first_damage_told(caplog):
+    log = logging.getLogger(__name__)
+    paths = [pathlib.Path(name) for name in ("newest", "older", "oldest")]
+    taken = []
+
+    def load(path):
+        if path.name in broken:
+            raise CheckpointError(f"{path} is damaged")
+        taken.append(path.name)
+
+    broken = {"newest"}
+    assert load_first(paths, load, log) == paths[1]
+    assert taken == ["older"]
+    assert "newest is damaged" in caplog.text
+    assert "going on from the next older checkpoint, older" in caplog.text
+    broken = {path.name for path in paths}
+    with pytest.raises(CheckpointError, match="newest is damaged"):
+        load_first(paths, load, log)
+    assert load_first([], load, log) is None
+
+
+def test_policies_are_ordered_by_their_success_and_then_by_their_loss():
+    known = [
+        *({}, {"best_loss": 0.5}, {"best_success": 0.0}, {"best_success": 0.5, "best_loss": 9.0}),
+        *({"best_success": 0.5, "best_loss": 0.1}, {"best_success": 0.9, "best_loss": 5.0}),
+    ]
+    worths = [worth(state) for state in known]
+    assert worths == sorted(set(worths))
+
+
+def test_the_base_policy_s_success_is_of_the_validation_states_where_it_played_them():
+    rows = [asdict(EpisodeResult(k < 3, 0.0, 0.0, 1, init_state_id=k)) for k in range(4)]
+    assert LoopState().base_success is None
+    assert LoopState(base_rows=rows).base_success == 0.75
+    assert LoopState(base_rows=rows, validation_base=0.0).base_success == 0.0

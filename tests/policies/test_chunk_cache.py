@@ -104,3 +104,19 @@ def test_wrong_calls_are_refused(policy, make_observations):
         cache.act(make_observations(2, 0), ["", ""], env_ids=[1, 1])
     with pytest.raises(ValueError, match="1 tasks for 2 environments"):
         cache.act(make_observations(2, 0), [""])
+
+
+def test_noise_follows_the_episode_that_reset_is_told_of_and_counts_on():
+    def seeds(env, *episodes, seed=9):
+        policy = Recorder()
+        cache = ChunkCache(policy, num_envs=3, seed=seed)
+        for episode in episodes:
+            cache.reset([env], [episode])
+            cache.act({"x": np.zeros((1, 1))}, [""], [env])
+        return [asked[env] for asked in policy.seeds]
+
+    told = seeds(0, (5, 3), None)
+    assert told == seeds(2, (5, 3), (5, 4))
+    assert len({*told, *seeds(0, (6, 3), (5, 5))}) == 4
+    assert seeds(0, (5, 3), seed=1) == told[:1]
+    assert seeds(0, None, seed=1) != seeds(0, None)

@@ -159,3 +159,31 @@ def test_features_are_those_of_the_chunk_that_is_played():
 def test_a_missing_observation_is_named():
     with pytest.raises(ValueError, match=r"needs \['x'\]; got \['y'\]"):
         ChunkCache(Counting(), 1).act({"y": np.zeros((1, 1))}, [""])
+
+
+def test_a_chunk_that_is_begun_anew_drops_what_is_on_its_way():
+    policy = Asynchronous()
+    cache = ChunkCache(policy, 1, prefetch=True)
+    play(cache, 3)  # the last action: the next chunk is on its way
+    assert cache.replan({"x": np.float32([[250]])}, [""], [0]).item() == 250
+    assert policy.cancelled == 1
+    assert play(cache, 3, start=3) == [251, 252, 401]
+
+
+def test_of_a_failed_request_ahead_nobody_waits_any_more():
+    class Failing(Asynchronous):
+        fail = False
+
+        def infer(self, *request, **named):
+            if self.fail:
+                raise ConnectionError("gone")
+            return super().infer(*request, **named)
+
+    policy = Failing()
+    cache = ChunkCache(policy, 2, prefetch=True)
+    play(cache, 3, (0, 1))  # one request for both is on its way
+    policy.fail = True
+    with pytest.raises(ConnectionError):
+        play(cache, 1, (0, 1), start=3)
+    policy.fail = False
+    assert play(cache, 2, (0, 1), start=3) == [[300, 1300], [301, 1301]]

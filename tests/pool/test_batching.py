@@ -232,3 +232,40 @@ def test_requests_with_and_without_leftovers_share_a_batch():
     assert np.isnan(merged["leftovers"][[0, 1, 3, 4]]).all()
     assert merged["leftovers"].shape == (5, 3, 1)
     assert "leftovers" not in merge(batch[:1])  # policies without rtc know no such argument
+
+
+def test_requests_of_two_versions_of_the_weights_do_not_share_a_batch():
+    async def play():
+        asked = []
+
+        def infer(observations, tasks, env_ids, seeds, weights):
+            asked.append((weights, observations["x"].ravel().tolist()))
+            return Prediction(observations["x"][:, None, :])
+
+        batcher = make(infer, max_batch_size=8)
+        versions = [(1, False), (1, False), (2, False), (2, True)]
+        await asyncio.gather(
+            *(submit(batcher, k, weights=version) for k, version in enumerate(versions))
+        )
+        assert asked == [((1, False), [0, 1]), ((2, False), [2]), ((2, True), [3])]
+
+    asyncio.run(play())
+
+
+def test_a_caller_who_goes_during_the_inference_leaves_the_others_their_rows():
+    async def play():
+        gate = Gate(is_open=False)
+        statistics = ReplicaStatistics(0.0)
+        batcher = make(gate, max_batch_size=8, statistics=statistics)
+        one, gone, other = submit(batcher, 1), submit(batcher, 2, 3), submit(batcher, 4)
+        await gate.wait_for_a_batch()
+        gone.cancel()
+        await asyncio.sleep(0)
+        gate.open.set()
+        assert [chunks_of(await each) for each in (one, other)] == [[1], [4]]
+        assert gate.batches == [[1, 2, 3, 4]]
+        batcher.close()
+        assert (await submit(batcher, 5)).outcome == "draining"
+        assert statistics.refused == 1
+
+    asyncio.run(play())

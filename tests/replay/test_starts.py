@@ -96,3 +96,14 @@ def test_a_ring_whose_every_transition_starts_is_saved_as_ever(tmp_path):
         ring.save(tmp_path / name)
     one, two = (next((tmp_path / n).glob("segment-*")) for n in ("plain", "marked"))
     assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_marks_of_an_episode_are_saved_though_the_one_before_has_none(tmp_path):
+    ring = FrameRing(schema(), 20)
+    ring.add_episodes(make_episode(0, 4, True), [4], GAMMA)
+    ring.save(tmp_path)
+    ring.add_episodes(with_starts(1, [False, True, False, True]), [4], GAMMA)
+    ring.save(tmp_path)  # which writes the second one alone
+    other = FrameRing(schema(), 20)
+    other.load(tmp_path)
+    assert other.observations()[:, 0].tolist() == [0, 1, 2, 3, 1001, 1003]

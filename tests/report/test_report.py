@@ -4,6 +4,7 @@ import json
 import pathlib
 import random
 import shutil
+from types import SimpleNamespace as Namespace
 
 import pytest
 from tracked import differing_runs, learning_run
@@ -12,7 +13,7 @@ from pld_ray.cli import main
 from pld_ray.config import ConfigError
 from pld_ray.report.figures import curves_chart, effect_panels, finals_chart, point_views
 from pld_ray.report.formats import DASH, breakable
-from pld_ray.report.headline import against_base, reached, tiles
+from pld_ray.report.headline import against_base, facts, progress_tiles, reached, tiles
 from pld_ray.report.inputs import select
 from pld_ray.report.runs import Run
 from pld_ray.report.summary import summarize
@@ -446,3 +447,88 @@ def test_an_output_folder_that_cannot_be_made_is_one_sentence(sweep, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"--output_dir=.*file/report cannot be written"):
         make_report([str(sweep / "trials" / "t0000")], output_dir=str(tmp_path / "file" / "report"))
+
+
+# --- what a reader looks for first ----------------------------------------------------------------
+
+
+def told(status="FINISHED", wall_s=None, env_steps=0, start_ms=0, task="lift_it", **tags):
+    run = Namespace(status=status, env_steps=env_steps, start_ms=start_ms, task=task, tags=tags)
+    return Namespace(run=run, wall_s=wall_s)
+
+
+def setting(iqm, low=None, high=None, seeds=1, steps=float("inf"), missed_by=None):
+    return Namespace(
+        iqm=iqm,
+        low=low,
+        high=high,
+        steps_to_threshold=steps,
+        missed_by=missed_by,
+        finals=[iqm] * seeds,
+        point=Namespace(seeds=seeds, label="utd=2"),
+    )
+
+
+def test_runs_and_their_time_are_added_up():
+    ended = [told("FINISHED", 30_000, 1_000), told("FINISHED", 9_600, 500)]
+    runs = [*ended, told("KILLED"), told("RUNNING", 0), told("RUNNING")]
+    assert progress_tiles(Namespace(runs=runs)) == [
+        ("Runs finished", "2 of 5", "1 interrupted, 2 running"),
+        ("Training time", "11.0 h", "1.5k steps in all"),
+    ]
+    alone = progress_tiles(Namespace(runs=[told(wall_s=90)]))
+    assert alone[0] == ("Runs finished", "1 of 1", "none failed")
+    assert progress_tiles(Namespace(runs=[told("SCHEDULED")])) == [
+        ("Runs finished", "0 of 1", "1 waiting")
+    ]
+
+
+def test_what_was_run_is_told_in_one_table():
+    runs = [told(start_ms=1_760_000_000_000 + 60_000 * k, preset="pld") for k in (2, 0, 1)]
+    points = [setting(0.5, seeds=1), setting(0.5, seeds=2)]
+    found = dict(facts(Namespace(runs=runs, points=points)))
+    assert found == {
+        "task": "lift it",
+        "runs": "3: 2 settings, 1-2 runs of each",
+        "preset": "pld",
+        "started": "2025-10-09 08:53 UTC",
+    }
+    many = [told(task=f"task_{k}") for k in range(4)]
+    found = dict(facts(Namespace(runs=many, points=[setting(0.5, seeds=4)])))
+    assert found["task"] == "task 0, task 1, task 2 and more"
+    assert found["runs"] == "4: 1 setting, 4 runs of each"
+
+
+@pytest.mark.parametrize(
+    ("best", "base", "words"),
+    [
+        (setting(0.75, 0.7, 0.8), 0.7, "+5 points with the residual; not separable"),
+        (setting(0.75, 0.7, 0.8), 0.8, "-5 points with the residual; not separable"),
+        (setting(0.75, 0.7, 0.8), 0.9, "-15 points with the residual"),
+        (setting(0.75, 0.7, 0.8), 0.6, "+15 points with the residual"),
+        (setting(0.75), 0.75, "the same with the residual; no interval"),
+        (setting(None), 0.5, "-50 points with the residual; no interval"),
+    ],
+)
+def test_a_gain_is_a_difference_and_says_how_sure_it_is(best, base, words):
+    assert against_base(best, base) == words
+
+
+@pytest.mark.parametrize(
+    ("best", "value", "words"),
+    [
+        (setting(0.5, seeds=2, missed_by=9_000), "> 9k", "not reached by half of its runs"),
+        (setting(0.5, missed_by=9_000), "> 9k", "not reached"),
+        (setting(0.5, seeds=2, steps=9_000), "9k", "reached by half of its runs"),
+        (setting(0.5, steps=9_000), "9k", "first evaluation there"),
+    ],
+)
+def test_the_steps_to_the_threshold_are_of_half_of_the_runs_or_of_the_one(best, value, words):
+    summary = Namespace(best=best, base=None, points=[best], rivals=[], threshold=0.8, runs=[])
+    heading, *_ = tiles(summary)
+    assert heading == (
+        "Success",
+        "50 %",
+        f"{len(best.finals)} run{'s' * (best.point.seeds > 1)}, no interval",
+    )
+    assert tiles(summary)[1] == ("Steps to 80 %", value, words)

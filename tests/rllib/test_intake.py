@@ -1,15 +1,27 @@
 """From a rollout's columns to replay rows."""
 
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
+from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
+from pld_ray.algorithm.shards import Shard
 from pld_ray.algorithm.stored_columns import make_replay, replay_schema
 from pld_ray.config.residual_sac import ResidualSACParams
+from pld_ray.data.errors import DataError
+from pld_ray.rllib import demonstrations, intake
+from pld_ray.rllib.collection import BaseCollection
+from pld_ray.rllib.demonstrations import check_room, with_starts
 from pld_ray.rllib.intake import of_successes, store_episodes
+from pld_ray.rllib.progress import Progress
+from pld_ray.rollout.episode import EpisodeSummary, concatenate_episodes, split_episodes
+from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 
 episodes = st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=5)
 
@@ -45,3 +57,188 @@ def test_the_replay_holds_it_where_the_loss_asks_for_it():
         if weight:
             assert torch.equal(batch["succeeded"], batch["mc_return"] > 0)
             assert 0 < batch["succeeded"].float().mean() < 1
+
+
+def test_a_learner_takes_every_batch_whose_number_is_its_own(monkeypatch):
+    taken = []
+
+    def keep(ring, columns, *_):
+        taken.append((ring, int(columns["reward"][0])))
+
+    monkeypatch.setattr(intake, "store_episodes", keep)
+    learner = intake.Intake()
+    learner.shard = Shard(1, 3)
+    learner.replay = SimpleNamespace(offline="offline", online="online")
+    learner.params, learner.networks = None, SimpleNamespace(frozen_features=None)
+    batches = [
+        ReplayBatch({"reward": np.full(3, n)}, [2], "offline" if n == 7 else "online", shard=n)
+        for n in range(9)
+    ]
+    learner.write(batches)
+    assert taken == [("online", 1), ("online", 4), ("offline", 7)]
+
+
+# --- what is collected ---------------------------------------------------------------------------
+
+
+class Rehearsed:
+    """Runners that bring these batches, one a round, and keep what they were asked."""
+
+    def __init__(self, *rounds):
+        self.rounds, self.seeds, self.asked = list(rounds), [], []
+
+    def restart(self, seed):
+        self.seeds.append(seed)
+
+    def request(self, **how):
+        self.asked.append(how)
+
+    def gather(self, request):
+        return [self.rounds.pop(0)]
+
+
+class Keeping(list):
+    """Learners that keep what they are given."""
+
+    normalizer = "none yet"
+
+    def store(self, batches):
+        self.extend(batches)
+
+    def fit_normalizer(self, normalizer):
+        self.normalizer = normalizer
+
+
+def played(*episodes, oldest=100):
+    """A batch of (number, length, success), begun in the order of their numbers."""
+    columns, lengths = concatenate_episodes(
+        [
+            {"reward": np.full(length + 1, number), "success": np.zeros(length + 1, bool)}
+            for number, length, _ in episodes
+        ]
+    )
+    told = [EpisodeSummary(success, length, 0, start=n) for n, length, success in episodes]
+    return EpisodeBatch(columns, lengths, told, sum(lengths), oldest_start=oldest)
+
+
+def collecting(runners, num_learners=0, **options):
+    params = ResidualSACParams(**{"offline_episodes": 2, "warmup_steps": 6, **options})
+    config = SimpleNamespace(
+        learner_params=lambda: params,
+        collection_seed=4,
+        num_learners=num_learners,
+        demo_path=[],
+        **dict.fromkeys(("offline_cache", "norm_stats", "pretrained_critic")),
+    )
+    progress = Progress(ResidualScaleSchedule(params), utd=1.0)
+    return BaseCollection(config, progress, Keeping(), runners)
+
+
+def numbers(batch):
+    """Which episodes a batch for the replay holds."""
+    return [int(e["reward"][0]) for e in split_episodes(batch.columns, batch.episode_lengths)]
+
+
+def test_first_successes_and_a_plain_warm_up_are_dealt_to_the_learners():
+    """Of three successes two are wanted; three episodes have six steps."""
+    runners = Rehearsed(played((1, 3, True), (0, 2, False), (2, 2, True), (3, 4, True)))
+    collection = collecting(runners, num_learners=2)
+    assert collection.step()
+    found = [(b.buffer, b.shard, numbers(b)) for b in collection.learners]
+    assert found == [
+        *(("offline", 0, [1]), ("offline", 1, [2])),
+        *(("online", 0, [0, 2]), ("online", 1, [1])),
+    ]
+    assert collection.learners.normalizer is None
+    assert collection.progress.env_steps == collection.progress.collection_env_steps == 11
+    assert collection.progress.collection_stored_steps == 7
+    assert (collection.offline, collection.warmup) == ([], [])
+
+
+def test_a_failure_is_no_demonstration_and_the_collection_goes_on():
+    runners = Rehearsed(played((0, 9, False)), played((1, 2, True), (2, 2, True)))
+    collection = collecting(runners)
+    assert [collection.step(), collection.step()] == [False, True]
+    assert [numbers(b) for b in collection.learners] == [[1, 2], [0]]
+
+
+def test_a_random_warm_up_has_episodes_of_its_own():
+    runners = Rehearsed(played((0, 2, True), (1, 2, True)), played((2, 7, False)))
+    collection = collecting(runners, warmup_actions="random")
+    assert [collection.step(), collection.step()] == [False, True]
+    assert [how["random_actions"] for how in runners.asked] == [False, True]
+    assert len(set(runners.seeds)) == 2
+    assert [numbers(b) for b in collection.learners] == [[0, 1], [2]]
+
+
+def test_a_collection_that_is_resumed_keeps_what_it_has_and_plays_other_episodes(tmp_path):
+    first = collecting(Rehearsed(played((3, 2, True), oldest=1)))  # held back: one began before
+    assert not first.step()
+    first.save(tmp_path)
+    runners = Rehearsed(played((0, 4, False), (1, 2, True)))
+    second = collecting(runners)
+    second.load(tmp_path)
+    assert second.progress.env_steps == 2
+    assert second.step()
+    assert [numbers(b) for b in second.learners] == [[3, 1], [3, 0]]
+    assert second.progress.env_steps == 8
+    assert len({*first.runners.seeds, *runners.seeds}) == 2
+
+
+def test_a_collection_of_an_older_release_is_told_its_successes(tmp_path):
+    first = collecting(Rehearsed())
+    old = {"reward": np.zeros(3), "terminated": np.array([False, True, False])}
+    first.offline, first.rounds, first._counted = [old], [2, 5], 1
+    first.save(tmp_path)
+    second = collecting(Rehearsed())
+    second.load(tmp_path)
+    assert second.offline[0]["success"].tolist() == [False, True, False]
+    assert second.progress.env_steps == 2  # of a cache, whose second round is to be counted yet
+
+
+# --- demonstrations ------------------------------------------------------------------------------
+
+
+def test_rows_of_a_dataset_without_marks_may_all_start_a_window():
+    plain, marked = {"reward": np.zeros(3)}, {"reward": np.zeros(2), "start": np.array([1, 0])}
+    assert with_starts([plain]) == [plain]
+    found = [episode["start"].tolist() for episode in with_starts([plain, marked])]
+    assert found == [[True] * 3, [1, 0]]
+
+
+def test_base_actions_of_another_policy_are_computed_anew(monkeypatch):
+    roots = {"mine": {"base_policy": "a"}, "other": {"base_policy": "b"}, "none": {}}
+    datasets = [SimpleNamespace(root=root) for root in roots]
+    made = ("reward", "base_action", "observation.features")
+
+    def read(config, wanted, task):
+        return [(d, 0, {name: np.zeros(3) for name in made}) for d in datasets]
+
+    for name, found in (
+        ("policy_identity", lambda config: "a"),
+        ("datasets_of", lambda config: datasets),
+        ("recording_of", lambda dataset: roots[dataset.root]),
+        ("read_demonstrations", read),
+    ):
+        monkeypatch.setattr(demonstrations, name, found)
+    runners = SimpleNamespace(
+        describe_environment=lambda: (None, "reach"),
+        label_episodes=lambda episodes, task: [sorted(episode) for episode in episodes],
+    )
+    params = SimpleNamespace(offline_capacity=9)
+    config = SimpleNamespace(learner_params=lambda: params, num_learners=0)
+    labelled = demonstrations.load_demonstrations(config, runners)
+    assert labelled == [sorted(made), ["reward"], ["reward"]]
+    params.offline_capacity = 8
+    with pytest.raises(DataError, match="need 9 rows"):
+        demonstrations.load_demonstrations(config, runners)
+
+
+def test_each_learner_has_room_for_its_share_of_the_demonstrations():
+    """Three episodes of four rows each, with their final frames."""
+    check_room([3, 3, 3], 12)
+    with pytest.raises(DataError, match=r"need 12 rows .*offline_capacity=11 .*raise it to 12"):
+        check_room([3, 3, 3], 11)
+    check_room([3, 3, 3], 15, num_learners=2)  # two of them at one learner, which has 8 rows
+    with pytest.raises(DataError, match=r"dealt to 2 learners, need 16 rows .*raise it to 16"):
+        check_room([3, 3, 3], 14, num_learners=2)

@@ -17,7 +17,7 @@ from update_fixtures import PLAIN
 from pld_ray.data.norm_stats import NormStats
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rllib.intake import with_scaled_reward
+from pld_ray.rllib.intake import ReturnRangeError, with_scaled_reward
 from pld_ray.rllib.learners import LearnerLostError, Learners
 from pld_ray.rollout.messages import ReplayBatch
 
@@ -269,3 +269,25 @@ def test_the_reward_is_scaled_and_then_shifted():
     scaled = with_scaled_reward({"reward": np.float32([0, 1])}, 10.0, -1.0)["reward"]
     assert scaled.tolist() == [-1.0, 9.0]
     assert scaled.dtype == np.float32
+
+
+def test_a_batch_of_which_nothing_is_kept_is_not_fetched(learner, monkeypatch):
+    monkeypatch.setattr("pld_ray.rllib.intake.fetch_columns", lambda columns: 1 / 0)
+    stored = learner.store([ReplayBatch(None, [5, 7], skip=[0, 1])])
+    assert (stored.lost_steps, stored.online) == (0, 0)
+
+
+def test_only_returns_that_are_new_are_compared_with_the_critic_s_range():
+    """And both ends of it; what was stored before has been looked at."""
+    learner = make_learner(critic_atoms=11)
+    learner.store([ReplayBatch(*episodes(2))])
+    for reward, words in ((3.0, "and 3 lie outside"), (-3.0, "between -3 and")):
+        with pytest.raises(ReturnRangeError, match=words):
+            learner.store([ReplayBatch(*episodes(reward=reward))])
+
+
+def test_a_reward_is_shifted_that_is_not_scaled():
+    given = {"reward": np.float32([0, 1])}
+    assert with_scaled_reward(given, 1.0, -1.0)["reward"].tolist() == [-1.0, 0.0]
+    assert with_scaled_reward(given, 2.0, 0.0)["reward"].tolist() == [0.0, 2.0]
+    assert with_scaled_reward(given, 1.0, 0.0) is given

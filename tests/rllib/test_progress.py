@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.files.manifest import CheckpointError, write_manifest
 from pld_ray.rllib.intake import fetch_episodes
 from pld_ray.rllib.progress import Progress, read_progress
+from pld_ray.rllib.rounds import Rounds
 from pld_ray.rllib.runners import to_store
 from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.rollout.messages import EpisodeBatch
@@ -144,3 +146,51 @@ def test_updates_that_were_made_for_lost_steps_are_made_up_for():
     assert progress.take_debt() == 0
     progress.owe(6)
     assert progress.take_debt() == 2
+
+
+def one_after_the_other(pipelined, rounds=1):
+    """What rounds do, in their order, and the progress after them."""
+    told = []
+    progress = make_progress(utd=1.0, update_debt=3.0, updates=10, published_updates=7)
+
+    def deliver(request, progress, learners):
+        told.append("deliver")
+        progress.count([], 20)
+        progress.owe(5)
+
+    runners = SimpleNamespace(
+        request=lambda **how: told.append(how),
+        deliver=deliver,
+        publish=lambda learners: told.append("publish"),
+    )
+    learners = SimpleNamespace(train=lambda updates, scale: told.append(updates))
+    for _ in range(rounds):
+        Rounds(pipelined, progress, learners, runners).step()
+    return told, progress
+
+
+def asked(updates, env_steps):
+    return {"weights_updates": updates, "intervene": True, "env_steps": env_steps}
+
+
+def test_a_round_learns_from_what_it_has_sampled():
+    told, progress = one_after_the_other(pipelined=False, rounds=2)
+    first = [asked(7, 0), "deliver", 8, "publish"]
+    assert told == [*first, asked(18, 20), "deliver", 5, "publish"]
+    assert (progress.updates, progress.published_updates, progress.update_debt) == (23, 23, 0)
+
+
+def test_a_pipelined_round_learns_while_it_samples_from_the_one_before():
+    told, progress = one_after_the_other(pipelined=True, rounds=2)
+    first = [asked(7, 0), 3, "deliver", "publish"]
+    assert told == [*first, asked(13, 20), 5, "deliver", "publish"]
+    assert (progress.updates, progress.published_updates, progress.update_debt) == (18, 18, 5)
+
+
+def test_nothing_is_learnt_without_a_debt():
+    told = []
+    runners = SimpleNamespace(request=lambda **how: None, deliver=lambda *_: None)
+    runners.publish = lambda learners: None
+    learners = SimpleNamespace(train=lambda *_: told.append("train"))
+    Rounds(False, make_progress(utd=1.0, update_debt=0.5), learners, runners).step()
+    assert told == []

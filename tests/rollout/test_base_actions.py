@@ -82,3 +82,22 @@ def test_a_recorded_grasp_is_labelled_by_what_was_sent():
     (kept,) = with_gripper_labels([{**labelled, "discrete_action": action[:, 0]}], params, space)
     assert not kept["discrete_action"].any()
     assert with_gripper_labels([episode], ResidualSACParams(), space) == [episode]
+
+
+def test_the_policy_is_told_the_task_and_its_actions_are_clipped():
+    class Far(CountingPolicy):
+        told = []
+
+        def infer(self, observations, tasks, env_ids, seeds=None):
+            self.told += tasks
+            chunks = super().infer(observations, tasks, env_ids, seeds).chunks
+            return Prediction(100 * chunks - 1.5)
+
+    policy = Far()
+    state = np.float32([[0, 0], [0, 1], [0, 2]])
+    episode = {"observation.state": state, "reward": np.zeros(3, np.float32)}
+    space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    (one,) = with_base_actions([episode], policy, "count", space)
+    assert set(policy.told) == {"count"}
+    expected = [[-1, -1, -1], [-1, -1, -0.5], [-1, 0.5, -1]]  # of the frames 0, 0 and 2
+    np.testing.assert_allclose(one["base_action"], expected, atol=1e-5)

@@ -10,6 +10,7 @@ from fragile import FragileEnv
 from toy import CountingEnv, CountingPolicy
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.file import dump_config, read_stored
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.evaluation.play import play_init_states
 from pld_ray.rllib.config import ResidualSACConfig
@@ -116,11 +117,22 @@ def test_fields_of_liberos_environments_are_refused_beside_another():
     config = TrainConfig()
     config.env.entry_point = POINT
     config.validate()
-    config.env.episode_length = 10
-    with pytest.raises(
-        ConfigError, match=r"env\.episode_length .* envs\.point:PointEnv takes with env\.kwargs"
-    ):
+    config.env.episode_length, config.env.cameras = 10, ["image"]
+    with pytest.raises(ConfigError) as refused:
         config.validate()
+    said = str(refused.value)
+    assert said.startswith("env.cameras, env.episode_length: of LIBERO's environments; give what")
+    assert said.endswith("beside it --env.cameras=[] --env.episode_length=null")
+
+
+def test_a_stored_run_with_what_did_nothing_is_read(tmp_path):
+    config = TrainConfig()
+    config.env.entry_point, config.env.episode_length = POINT, 10
+    config.algorithm.log_std_init = config.algorithm.log_std_min - 1.0
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    read = read_stored(tmp_path / "config.yaml")
+    assert read.env.episode_length is None
+    assert read.algorithm.log_std_init == config.algorithm.log_std_min
 
 
 def test_only_what_draws_pictures_is_filmed():

@@ -43,3 +43,13 @@ def test_reset_starts_one_stream_anew_and_leaves_the_others():
 def test_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="must be white, ar1 or held"):
         ExplorationNoise("pink", 1, 1, np.random.default_rng(0))
+
+
+def test_a_draw_is_held_as_long_after_a_reset_as_before():
+    noise = ExplorationNoise("held", 1, 3, np.random.default_rng(0), hold=4)
+    for _ in range(3):
+        noise.sample()
+    noise.reset(0)
+    drawn = np.stack([noise.sample() for _ in range(5)])
+    assert (drawn[:4] == drawn[0]).all()
+    assert (drawn[4] != drawn[0]).all()

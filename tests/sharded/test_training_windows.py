@@ -140,3 +140,20 @@ def test_a_source_of_one_episode_is_learnt_from(tmp_path):
     train, held = hold_out(find_episodes(roots, NEEDED, False), 0.1, seed=0)
     assert [e.source for e in train] == [0, 1]
     assert [e.source for e in held] == [1]
+
+
+def test_other_seeds_draw_other_frames_and_hold_other_episodes_back(small_dataset, tmp_path):
+    episodes = find_episodes([dataset(tmp_path / "many", "lift", (2,) * 40)], NEEDED, False)
+    drawn, held = zip(
+        *(
+            (
+                tuple(TrainingWindows(episodes, NEEDED, seed=seed).rows_of_update(0, 20)),
+                tuple(episode.index for episode in hold_out(episodes, 0.25, seed)[1]),
+            )
+            for seed in (0, 1, 0)
+        ),
+        strict=True,
+    )
+    for found in (drawn, held):
+        assert found[0] == found[2] != found[1]
+    assert [len(each) for each in held] == [10] * 3

@@ -6,6 +6,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from pld_ray.runs.layout import ENDED_FILE, SUMMARY_FILE, TRIALS
+from pld_ray.runs.status import write_status
+from pld_ray.sweep.ended import (
+    REPORTED,
+    ended_figures,
+    known_names,
+    known_points,
+    note_ended,
+    point_key,
+    write_trial,
+)
+from pld_ray.sweep.outcome import ENDED, as_csv, state_of, summarize, trial_row
 from pld_ray.sweep.progress import SweepProgress
 
 
@@ -33,3 +45,95 @@ def test_time_left_is_what_the_steps_to_come_take_at_the_rate_so_far():
         progress.on_trial_complete(0, trials, each)
     progress.num_trials = 3
     assert progress.time_left_s(120.0) == 0.0
+
+
+# --- what it came to ------------------------------------------------------------------------------
+
+
+def ended(folder, **figures):
+    folder.mkdir(parents=True, exist_ok=True)
+    note_ended(folder, {REPORTED: 0.5, **figures})
+
+
+def result(folder, error=None, config=None, **metrics):
+    return SimpleNamespace(path=str(folder), error=error, config=config, metrics=metrics)
+
+
+def test_the_figures_of_a_trial_that_has_reported_are_kept_and_nothing_else(tmp_path):
+    note_ended(tmp_path / "gone", {REPORTED: 0.5})
+    assert not (tmp_path / "gone").exists()
+    note_ended(tmp_path, {"env_steps": 5})  # nothing that a scheduler asks for
+    note_ended(tmp_path, None)
+    assert not (tmp_path / ENDED_FILE).exists()
+    ended(tmp_path, done=True, trial="t0", wall_s=float("nan"), env_steps=7)
+    assert ended_figures(tmp_path) == {REPORTED: 0.5, "env_steps": 7}
+    (tmp_path / ENDED_FILE).write_text('{"env_steps": 7}')
+    assert ended_figures(tmp_path) is None
+
+
+def test_repetitions_of_a_point_are_told_apart(tmp_path):
+    point = {"algorithm.utd": 2, "seed": 1}
+    for name, entries in (
+        ("t0000", {"point": point}),
+        ("t0001", {"point": point, "index": 1}),
+        ("t0002", {"point": "utd=2"}),
+        ("other", {"point": {}}),
+    ):
+        (tmp_path / name).mkdir()
+        write_trial(tmp_path / name, **entries)
+    write_trial(tmp_path / "t0001", checkpoint="step_1")  # what was there stays
+    assert known_points(tmp_path) == {"t0000": point, "t0001": point}
+    names = {point_key(point, 0): "t0000", point_key(point, 1): "t0001"}
+    assert len(names) == 2
+    assert known_names(tmp_path) == names
+    assert point_key({"seed": 1, "algorithm.utd": 2}, None) == point_key(point, 0)
+
+
+def test_how_a_trial_ended_is_read_from_its_folder(tmp_path):
+    open_one, stopped, finished = (tmp_path / TRIALS / f"t000{k}" for k in range(3))
+    open_one.mkdir(parents=True)
+    ended(stopped)
+    ended(finished)
+    (finished / SUMMARY_FILE).write_text("{}")
+    folders = (open_one, stopped, finished)
+    states = [state_of(folder, result(folder)) for folder in folders]
+    assert states == ["open", "stopped early", "finished"]
+    assert state_of(open_one, result(open_one, done=True)) == "stopped early"
+    assert state_of(finished, result(finished, RuntimeError("gone"))) == "failed"
+
+
+def test_a_row_has_the_trial_s_point_its_last_figures_and_why_it_failed(tmp_path):
+    folder = tmp_path / TRIALS / "t0003"
+    ended(folder)
+    point = {"id": 8, "algorithm.utd": 2, "seed": 5}
+    gone = ValueError("first\n\nlast")
+    given = result(folder, gone, {"point": point}, best_success=0.75, env_steps=90)
+    row = trial_row(tmp_path, given)
+    assert row["failure"] == "ValueError: last"
+    assert (row["trial"], row["state"], row["seed"]) == ("t0003", "failed", 5)
+    assert row["point"] == "algorithm.utd=2"
+    assert (row["best_success"], row["env_steps"], row["held_success"]) == (0.75, 90, None)
+    write_status(folder, "failed", "RunError: the disk is full")
+    assert trial_row(tmp_path, given)["failure"] == "RunError: the disk is full"
+    assert trial_row(tmp_path, result(folder, done=True))["failure"] == ""
+
+
+def test_the_best_trial_and_what_is_left_are_told():
+    rows = [
+        {"state": state, "best_success": best}
+        for state, best in zip([*ENDED, "open"], (0.0, 0.75, None, 0.5), strict=True)
+    ]
+    summary = summarize(rows, 6)
+    assert summary == {
+        "state": "interrupted",
+        "num_trials": 6,
+        "num_open": 3,
+        "best": rows[1],
+        "num_finished": 1,
+        "num_stopped_early": 1,
+        "num_failed": 1,
+    }
+    assert summarize(rows, 6, over=True)["state"] == "finished"
+    assert summarize(rows[:3], 3)["state"] == "finished"
+    assert summarize([], 2)["best"] is None
+    assert as_csv([]).split() == ["trial"]

@@ -304,3 +304,25 @@ def test_a_second_restart_counts_from_all_that_was_logged():
     ledger.restart()
     assert ledger.new_points({"loss": 1.0}, 20) == {}
     assert ledger.new_points({"loss": 1.0}, 40) == {"loss": 1.0}
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["params", "tags"])
+def test_no_more_parameters_or_tags_are_sent_at_once_than_mlflow_takes(tmp_path, kind):
+    outbox = open_outbox(tmp_path)
+    for first in (0, 60, 100):
+        outbox.append(kind, values={f"name_{first + k}": "x" for k in range(40)})
+    assert [len(record["values"]) for record in outbox.next_batch(QUEUES)] == [40, 40]
+    assert len(send_all(outbox)) == 3
+
+
+def test_a_batch_that_is_marked_late_does_not_wait_again(tmp_path):
+    outbox = open_outbox(tmp_path)
+    log(outbox, 1)
+    log(outbox, 2)
+    first, second = outbox.next_batch(QUEUES)
+    for record in (second, first):
+        outbox.mark_sent([record])
+        assert open_outbox(tmp_path).num_pending() == 0

@@ -9,6 +9,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 
 from pld_ray.algorithm.chunked.actor import GaussianActor
 from pld_ray.algorithm.chunked.micro_batches import MicroBatch
+from pld_ray.algorithm.ensemble import reduce_ensemble
 
 B, D = 5, 4
 GAUSSIAN = {"actor": "gaussian", "improvement": "sac"}
@@ -121,3 +122,20 @@ def test_bptt_climbs_the_best_of_four_through_the_flow_s_steps():
 def test_what_does_not_fit_together_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         make_update(**options)
+
+
+@pytest.mark.parametrize("reduction", ["min", "weighted"])
+@pytest.mark.parametrize("options", [{"improvement": "bptt"}, GAUSSIAN])
+def test_what_is_climbed_is_reduced_as_the_actor_s_option_says(options, reduction):
+    update = make_update(**options, actor_reduction=reduction, target_reduction="mean")
+    networks = update.networks
+    logits = networks.critic.reduction_logits
+    if logits is not None:
+        logits.data.copy_(torch.tensor([2.0, -1.0, 0.5]))
+    x = networks.seen(update.sample()).vector
+    kept = update.generator.get_state()
+    loss, _ = update.climb(MicroBatch({}, observation=x, x=x))
+    update.generator.set_state(kept)
+    noise = update.noise(4, 16, H, A) if "actor" not in options else update.noise(1, 16, H, A)
+    q = reduce_ensemble(networks.judge(x, networks.actor.sample(x, noise)), reduction, logits)
+    assert loss.item() == pytest.approx(-q.amax(0).mean().item(), abs=1e-5)

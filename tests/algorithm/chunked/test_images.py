@@ -124,3 +124,21 @@ def test_other_images_are_another_observation():
 def test_what_has_no_meaning_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         make_update(**options)
+
+
+def test_the_target_critics_see_the_successor_through_their_own_encoder():
+    update = seeing(num_subsample_critics=3, target_reduction="mean")
+    networks, batch = update.networks, update.sample()
+    for p in networks.target_encoder.parameters():  # elsewhere than the encoder
+        p.data.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0)))
+    kept = update.generator.get_state()
+    with torch.no_grad():
+        y, _ = update.td_target(batch)
+        update.generator.set_state(kept)
+        seen = networks.seen(batch, successor=True)
+        candidates = networks.actor.sample(networks.actor.observe(*seen), update.noise(2, 16, H, A))
+        chunk = networks.choose(networks.critic_encoder(*seen), candidates)
+        x = networks.target_encoder(*seen)
+        q = networks.outputs(networks.target_critic, x, chunk)
+        expected = batch["reward"] + batch["discount"] * q.mean(0)
+    torch.testing.assert_close(y, expected)

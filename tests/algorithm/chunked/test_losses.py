@@ -210,3 +210,13 @@ def test_distillation_is_fql_s(rng):
     for ours, theirs in zip(of_loss, of_reference, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
     assert all(g is None for g in gradients(loss, actor.flow))
+
+
+def test_the_temperature_s_loss_leaves_the_policy_alone():
+    log_alpha = torch.tensor([-0.5], requires_grad=True)
+    log_prob = torch.tensor([1.0, 3.0], requires_grad=True)
+    loss = losses.temperature_loss(log_alpha, log_prob, -5.0)
+    assert loss.item() == pytest.approx(0.5 * (2.0 - 5.0))
+    loss.backward()
+    assert log_alpha.grad.item() == pytest.approx(3.0)
+    assert log_prob.grad is None

@@ -9,6 +9,7 @@ from chunked_fixtures import make_update
 from pld_ray.algorithm.chunked import losses
 from pld_ray.algorithm.chunked.micro_batches import Dealing
 from pld_ray.algorithm.chunked.optimizers import trained_parameters
+from pld_ray.algorithm.chunked.update import DRAWS
 
 
 def gradients(loss, parameters):
@@ -98,3 +99,21 @@ def test_one_that_counts_for_nothing_changes_nothing(actor):
 def test_a_batch_that_cannot_be_divided_is_refused():
     with pytest.raises(ValueError, match=r"batch_size=16: must be a multiple of accumulation=3"):
         make_update(accumulation=3)
+
+
+def test_no_two_draws_of_an_update_are_alike():
+    drawn = []
+    for seed in (0, 1):
+        update = make_update(seed, accumulation=2, batch_size=8)
+        for number in (0, 1):
+            for what in DRAWS:
+                update.draw_for(number, what)
+                drawn.append(tuple(update.noise(3).tolist()))
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * 4
+
+
+def test_the_one_step_policy_s_loss_is_a_mean_over_micro_batches(monkeypatch):
+    update = make_update(improvement="distill", accumulation=4, batch_size=16, actor_weight=1.0)
+    parameter = next(update.networks.actor.one_step.parameters())
+    monkeypatch.setattr(update, "distill_loss", lambda part: 2.0 + 0.0 * parameter.square().sum())
+    assert update.run(1)["one_step_loss"] == pytest.approx(2.0)

@@ -9,6 +9,7 @@ from chunked_fixtures import A, D, H, episodes, make_update, state
 
 from pld_ray.algorithm.chunked import losses, objective
 from pld_ray.algorithm.chunked.micro_batches import MicroBatch
+from pld_ray.algorithm.ensemble import reduce_ensemble
 from pld_ray.algorithm.nonfinite import LossChecks, NonFiniteLossError
 
 
@@ -218,9 +219,10 @@ def test_the_entropy_of_a_chunk_is_half_a_nat_a_value_below_0():
     torch.testing.assert_close(loss.detach(), -log_alpha.squeeze() * (2.5 - 0.5 * H * A))
 
 
-def test_the_one_step_policy_s_loss_has_its_weight():
+@pytest.mark.parametrize(("loss", "option"), [("one_step", "actor"), ("critic", "critic")])
+def test_a_loss_has_its_weight(loss, option):
     one, three = (
-        make_update(improvement="distill", actor_weight=weight).run(1)["one_step_loss"]
+        make_update(improvement="distill", **{f"{option}_weight": weight}).run(1)[f"{loss}_loss"]
         for weight in (1.0, 3.0)
     )
     assert three == pytest.approx(3 * one, rel=1e-5)
@@ -230,3 +232,55 @@ def test_a_finite_loss_whose_gradient_is_not_stops_before_the_step():
     checks = LossChecks(torch.device("cpu"))
     with pytest.raises(NonFiniteLossError, match="critic_grad_norm is not finite at update 3"):
         checks.add("critic", torch.tensor(1.0), torch.tensor(torch.inf), {}, 3)
+
+
+def test_members_weights_learn_from_each_micro_batch_by_its_share():
+    update = make_update(target_reduction="weighted")
+    logits = update.networks.critic.reduction_logits
+    part = MicroBatch(update.sample())
+    update.observe(part)
+    weights = update.window_weights(part.batch)
+    kept = update.generator.get_state()
+    found = []
+    for part.share in (1.0, 0.25):
+        update.generator.set_state(kept)
+        loss = update.critic_loss(part, weights, weights.sum())
+        found += torch.autograd.grad(loss, logits)
+    assert found[0].any()
+    torch.testing.assert_close(found[1], found[0] / 4)
+
+
+@pytest.mark.parametrize("reduction", ["min", "weighted"])
+def test_the_one_step_policy_is_judged_by_what_would_be_executed(reduction):
+    """Its chunks are clipped for the critics, and not for the distance to the flow."""
+    update = make_update(improvement="distill", distill_alpha=2.0, actor_reduction=reduction)
+    networks = update.networks
+    logits = networks.critic.reduction_logits
+    if logits is not None:
+        logits.data.copy_(torch.tensor([2.0, -1.0, 0.5]))
+    last = list(networks.actor.one_step.trunk.values())[-1]
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.constant_(last.bias, 3.0)
+    part = MicroBatch(update.sample())
+    update.observe(part)
+    kept = update.generator.get_state()
+    loss = update.distill_loss(part)
+    update.generator.set_state(kept)
+    flow_chunks = networks.actor.flow.sample(part.observation, update.noise(16, H, A))
+    q = networks.outputs(networks.critic, part.x, torch.ones(16, H, A))
+    q = reduce_ensemble(q, reduction, logits)
+    expected = 2.0 * (3.0 - flow_chunks).square().mean() - q.mean()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_updates_are_counted():
+    update = make_update()
+    update.run(3)
+    assert update.updates == update.state_dict()["updates"] == 3
+
+
+@pytest.mark.parametrize(("tail", "weights"), [("drop", [0.0, 1.0]), ("pad", [1.0, 1.0])])
+def test_a_window_that_is_cut_off_trains_the_critics_where_tails_are_kept(tail, weights):
+    update = make_update(tail=tail)
+    batch = {"valid": torch.tensor([[True, True, False], [True, True, True]])}
+    assert update.window_weights(batch).tolist() == weights

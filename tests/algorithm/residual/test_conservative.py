@@ -132,3 +132,18 @@ def test_the_multiplier_rises_above_the_gap_and_falls_below(regularizer, rises):
     (gradient,) = torch.autograd.grad(loss, [log_multiplier])
     assert gradient.item() == pytest.approx(-2 * (regularizer - 1.0))
     assert (-gradient > 0) == rises  # a descent step moves against the gradient
+
+
+def test_an_action_that_is_worth_the_return_is_not_below_it():
+    q = torch.tensor([[[0.3, 0.2]]])
+    assert conservative.bound_rate(q, torch.tensor([0.3, 0.3])).item() == 0.5
+
+
+def test_the_multiplier_is_the_exponential_and_the_critic_learns_nothing_of_it():
+    log_multiplier = torch.tensor(math.log(3.0), requires_grad=True)
+    regularizer = torch.tensor([2.0, 4.0], requires_grad=True)
+    loss = conservative.lagrange_loss(log_multiplier, regularizer, 1.0)
+    assert loss.item() == pytest.approx(-3.0 * (1.0 + 3.0))
+    loss.backward()
+    assert log_multiplier.grad.item() == pytest.approx(-12.0)
+    assert regularizer.grad is None

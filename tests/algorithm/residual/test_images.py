@@ -67,6 +67,9 @@ def episode(seed, length=6):
     columns["reward"][length - 1] = 1.0
     columns["terminated"][length - 1] = True
     columns |= {c: rng.integers(0, 256, (rows, SIZE, SIZE, 3), dtype=np.uint8) for c in CAMERAS}
+    columns |= {
+        name: np.zeros(rows, np.float32) for name in ("discrete_action", "discrete_penalty")
+    }
     return columns
 
 
@@ -245,3 +248,14 @@ def test_an_actor_with_its_own_encoder_is_judged_by_what_it_would_do():
     x = update.networks.encode(update.networks.critic_encoder, batch)
     action = update.policy_rows(batch, torch.full_like(x, torch.nan))[2]  # the critics' x
     assert action.isfinite().all()
+
+
+def test_a_gripper_s_successor_is_seen_through_the_critics_encoder():
+    params = image_params(shared_encoder=False, gripper="discrete", gripper_dims=[2])
+    update = make_update(params)
+    batch = update.sample_from(update.replay)
+    x = update.networks.encode(update.critic_encoder, batch).detach()
+    for p in update.networks.encoder.parameters():
+        p.data.fill_(torch.nan)
+    update.update_discrete_critic(batch, x)
+    assert all(p.isfinite().all() for p in update.networks.discrete_critic.parameters())

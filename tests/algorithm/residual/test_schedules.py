@@ -61,3 +61,8 @@ def test_state_survives_json_in_the_middle_of_a_window():
     for beta in (first, second):
         beta.on_episode(True)
         assert beta.value(0) == pytest.approx(0.2)
+
+
+def test_a_start_above_the_end_is_the_end():
+    beta = schedule(residual_scale=0.25, residual_scale_init=0.5, residual_scale_schedule="success")
+    assert beta.value(0) == 0.25

@@ -288,3 +288,21 @@ def test_the_penalty_is_part_of_the_discrete_target_at_any_number_of_steps(n_ste
     powers = update.params.gamma ** torch.arange(n_step)
     sampled = ring.gather(rows, n_step, update.params.gamma).unpack(ring.schema)
     torch.testing.assert_close(sampled["discrete_penalty"], penalties @ powers)
+
+
+def test_the_weights_are_fitted_to_the_target():
+    q, target = torch.tensor([[0.0, 0.0], [1.0, 1.0]]), torch.tensor([1.0, 0.5])
+    logits = torch.zeros(2, requires_grad=True)
+    loss = ensemble.weighting_loss(q, target, logits)
+    assert loss.item() == pytest.approx((0.5**2 + 0.0) / 2)
+    loss.backward()
+    assert logits.grad[1] < 0 < logits.grad[0]  # descent favours the one that lies at the target
+
+
+def test_members_are_drawn_without_replacement_and_each_as_often():
+    generator = torch.Generator().manual_seed(0)
+    drawn = [sorted(ensemble.draw_members(4, 2, generator).tolist()) for _ in range(600)]
+    counts = [drawn.count([i, j]) for i in range(4) for j in range(i + 1, 4)]
+    assert sum(counts) == 600
+    assert all(60 < count < 140 for count in counts)
+    assert ensemble.draw_members(3, 3, generator) is None
