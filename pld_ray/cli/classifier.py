@@ -89,12 +89,14 @@ def collect(args: argparse.Namespace) -> int:
     if args.root is None:
         raise ConfigError("--root=DIR is missing: the folder of the dataset")
 
+    from pld_ray.data.episode_writer import kept_so_far
     from pld_ray.jobs.classifier_frames import FrameGoal, collect_frames
 
     episodes = args.episodes or DEFAULT_EPISODES
     goal = FrameGoal(episodes, 10 if args.hold is None else args.hold, args.init_states)
     counted = [0, 0]
-    with TerminalSteps(plain_console()).phase("recording", episodes, "episodes") as advance:
+    done = kept_so_far(pathlib.Path(args.root))
+    with TerminalSteps(plain_console()).phase("recording", episodes, "episodes", done) as advance:
 
         def on_episode(successes: int, frames: int) -> None:
             counted[0] += successes

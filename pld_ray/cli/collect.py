@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
     from pld_ray.cli.ls import plain_console
     from pld_ray.data.conversion_progress import TerminalSteps
+    from pld_ray.data.episode_writer import kept_so_far
     from pld_ray.jobs.collect import Actor, Goal, collect
 
     successes = args.successes or (None if args.episodes else DEFAULT_SUCCESSES)
@@ -76,7 +77,8 @@ def run(args: argparse.Namespace) -> int:
     checkpoint = pathlib.Path(args.checkpoint) if args.checkpoint else None
     played = [0, 0]
     total = goal.successes or goal.episodes or 0
-    with TerminalSteps(plain_console()).phase("recording", total, "episodes") as advance:
+    done = kept_so_far(pathlib.Path(args.root), goal.successes is not None)
+    with TerminalSteps(plain_console()).phase("recording", total, "episodes", done) as advance:
 
         def on_episode(kept: int, success: bool) -> None:
             played[0] += 1

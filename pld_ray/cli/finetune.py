@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         RunDir(config.output_dir).check_new()
 
     from pld_ray.jobs.finetune import check_finetune, finetune
+    from pld_ray.jobs.finetune_learner import updates_done
 
     if args.dry_run:
         checkpoint, episodes = check_finetune(config)
@@ -56,8 +57,10 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     resume = pathlib.Path(args.resume) if args.resume else None
-    samples = config.total_steps * config.algorithm.batch_size
-    with TerminalSteps(plain_console()).phase("fine-tuning", samples, "samples") as advance:
+    batch = config.algorithm.batch_size
+    samples = config.total_steps * batch
+    before = batch * updates_done(RunDir(resume)) if resume else 0
+    with TerminalSteps(plain_console()).phase("fine-tuning", samples, "samples", before) as advance:
         summary = finetune(config, resume, advance, args.trust)
     folder = RunDir(resume or config.output_dir).path
     if "policy" not in summary:

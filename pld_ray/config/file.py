@@ -274,7 +274,9 @@ def flag_value(config_class: type, key: str, text: str) -> Any:
     if key in REPEATABLE:
         return json.loads(text)  # of `parse_flags`
     if field is not None and (is_text(field) or not text):
-        return from_text(text, field.hint)
+        in_mapping = mapping_above(config_class, key) is not None
+        quoted = in_mapping and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+        return yaml_of(key, text) if quoted else from_text(text, field.hint)
     value = yaml_of(key, text)
     if field is None:
         return value

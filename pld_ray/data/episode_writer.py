@@ -222,7 +222,20 @@ class EpisodeWriter:
         shutil.rmtree(self._work, ignore_errors=True)
 
     def _done(self) -> list[pathlib.Path]:
-        return sorted(path for path in self._parts.glob("[0-9]*") if path.is_dir())
+        return parts_of(self.root)
+
+
+def parts_of(root: pathlib.Path) -> list[pathlib.Path]:
+    """The episodes of a recording that is not over, each in a folder."""
+    return sorted(path for path in (root / WORK_FOLDER / "parts").glob("[0-9]*") if path.is_dir())
+
+
+def kept_so_far(root: pathlib.Path, successes: bool = False) -> int:
+    """Episodes of a recording that was stopped, or those of them that succeeded."""
+    parts = parts_of(root)
+    if not successes:
+        return len(parts)
+    return sum(bool(read_description(part)["columns"]["success"]) for part in parts)
 
 
 class Frames:

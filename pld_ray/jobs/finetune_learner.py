@@ -17,7 +17,7 @@ from pld_ray.jobs.finetune_loop import POLICY_FOLDER, FinetuneLoop, Stop
 from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, train_together
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.policies.checkpoint import PolicyCheckpoint
-from pld_ray.runs.layout import read_json
+from pld_ray.runs.layout import PROGRESS_FILE, read_json
 from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
@@ -194,7 +194,7 @@ def finetune_on_cluster(
     config = for_learners(config)
     if not resumes:
         run.create(config)
-    told = 0
+    told = updates_done(run) if resumes else 0
 
     def on_updates(updates: int) -> None:
         nonlocal told
@@ -203,6 +203,12 @@ def finetune_on_cluster(
 
     summary: dict[str, Any] = train_together(config, run, resumes, learner, on_updates)
     return summary
+
+
+def updates_done(run: RunDir) -> int:
+    """Of the newest checkpoint of a fine-tuning; 0 where there is none."""
+    newest = run.latest_checkpoint()
+    return 0 if newest is None else int(read_json(newest / PROGRESS_FILE).get("env_steps", 0))
 
 
 def learner(given: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,12 @@ def test_an_environment_variable_is_the_text_as_it_stands(text):
     assert config.placement.env_vars == {"MY_X": text}
 
 
+@pytest.mark.parametrize(("text", "value"), [('"true"', "true"), ("'5'", "5"), ('"', '"')])
+def test_quotes_around_an_environment_variable_are_not_its_own(text, value):
+    config = load_config(TrainConfig, [f"--placement.env_vars.MY_X={text}"])
+    assert config.placement.env_vars == {"MY_X": value}
+
+
 @pytest.mark.parametrize(
     ("flag", "message"),
     [

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from pld_ray.data.dataset import Dataset
-from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.data.episode_writer import EpisodeWriter, Recording, kept_so_far
 from pld_ray.data.errors import DataError
 
 RECORDING = Recording("reach", 10)
 WRITER = """
 import pathlib, sys, time
-from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.data.episode_writer import EpisodeWriter, Recording, kept_so_far
 writer = EpisodeWriter(pathlib.Path(sys.argv[1]), Recording("reach", 10))
 print("begun", flush=True)
 time.sleep(600)
@@ -85,3 +85,17 @@ def test_an_episode_that_is_there_already_is_not_passed_over(tmp_path):
         with pytest.raises(DataError, match=r"parts/000000 is there already: .* another folder"):
             writer.add(episode(3))
         assert len(writer) == 0
+
+
+def test_what_a_stopped_recording_has_is_known_before_it_goes_on(tmp_path):
+    root = tmp_path / "d"
+    assert kept_so_far(root) == 0
+    with EpisodeWriter(root, RECORDING) as writer:
+        for number in range(3):
+            columns = episode(3)
+            columns["success"] = np.full_like(columns["success"], number == 1)
+            writer.add(columns)
+    assert (kept_so_far(root), kept_so_far(root, successes=True)) == (3, 1)
+    with EpisodeWriter(root, RECORDING) as writer:
+        writer.finish()
+    assert kept_so_far(root) == 0
