@@ -17,11 +17,11 @@ from pld_ray.data.errors import DataError
 
 RECORDING = Recording("reach", 10)
 WRITER = """
-import pathlib, sys, time
-from pld_ray.data.episode_writer import EpisodeWriter, Recording, kept_so_far
+import pathlib, sys
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
 writer = EpisodeWriter(pathlib.Path(sys.argv[1]), Recording("reach", 10))
 print("begun", flush=True)
-time.sleep(600)
+input()
 """
 
 
@@ -64,7 +64,10 @@ def test_a_writer_that_failed_or_was_forgotten_keeps_nobody_away(tmp_path):
 def test_a_killed_process_keeps_nobody_away(tmp_path):
     root = tmp_path / "d"
     with subprocess.Popen(
-        [sys.executable, "-c", WRITER, root], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WRITER, root],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as other:
         try:
             assert other.stdout.readline() == "begun\n"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from test_check_data import dataset, refusal
 
 from envs.point import PointEnv
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.jobs.build import check_environment
 
@@ -31,13 +32,6 @@ def config(tmp_path) -> TrainConfig:
     config.policy.type = "none"
     config.algorithm.gripper = "continuous"
     return config
-
-
-def refusal(config: TrainConfig) -> str:
-    config.validate()
-    with pytest.raises(ConfigError) as refused:
-        check_environment(config)
-    return str(refused.value)
 
 
 def test_the_online_ring_holds_an_episode(config):
@@ -75,8 +69,6 @@ def test_the_offline_ring_holds_an_episode_where_one_may_come(config):
 
 
 def test_chunks_too(tmp_path):
-    from tests.jobs.test_check_data import dataset
-
     config = ACRLPDTrainConfig(output_dir=str(tmp_path / "run"))
     config.env.entry_point, config.algorithm.hidden_dims = "envs.point:PointEnv", [16]
     config.algorithm.horizon, config.demo_path = 2, [dataset(tmp_path / "good")]
