@@ -147,8 +147,12 @@ class BaseCollection:
         return True
 
     def _start(self) -> None:
-        """Read the cache if there is one, unless a checkpoint has brought a part already."""
+        """Take a pretrained critic over, or refuse it before anything is collected for it; read the
+        cache if there is one, unless a checkpoint has brought a part already.
+        """
         self._started = True
+        if self.config.pretrained_critic is not None:
+            self.learners.load_critic(self.config.pretrained_critic)
         cache = self._cache()
         if cache is not None and not self.rounds:
             if cache.exists():
@@ -215,7 +219,7 @@ class BaseCollection:
             self._order = StartOrder()
 
     def _feed(self) -> None:
-        """Fill both rings; take the observation statistics, or a pretrained critic and its own."""
+        """Fill both rings; take the observation statistics, where no critic has brought its own."""
         self.progress.collection_stored_steps = num_steps(self.warmup)
         shards = max(1, self.config.num_learners)
         if self.params.actor_loss == "hg_dagger" and self.config.demo_path:
@@ -227,9 +231,7 @@ class BaseCollection:
                 for shard in range(shards)
             ]
         )
-        if self.config.pretrained_critic is not None:
-            self.learners.load_critic(self.config.pretrained_critic)
-        else:
+        if self.config.pretrained_critic is None:
             self.learners.fit_normalizer(self._state_statistics())
         self.offline, self.warmup = [], []
 

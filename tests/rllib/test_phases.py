@@ -91,6 +91,7 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
     )
     with pytest.raises(ValueError, match=r"critic.layers.0.weight has shape.*hidden_dims"):
         wrong.initialize()
+    assert wrong.progress.env_steps == 0  # nothing was collected for it
     lost = build(small_config(pretrained_critic=str(tmp_path / "none"), offline_cache=cache))
     with pytest.raises(ValueError, match=r"learner\.json is missing"):
         lost.initialize()
