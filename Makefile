@@ -56,6 +56,6 @@ lint: setup
 bench: setup  ## every benchmark, one after the other
 	@for b in cli learner replay env pool scale tracking sweep data human chunked sharded; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
 
-clean:
-	rm -rf $(VENV) outputs
+clean:  ## remove the environment; what runs have written under outputs/ stays
+	rm -rf $(VENV)
 export PYTHON
