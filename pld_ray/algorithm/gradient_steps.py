@@ -120,7 +120,7 @@ class GradientSteps:
         # a policy that was made elsewhere has parameters that its actions do not depend on
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         if name not in self._added:
-            self._added[name] = list(gradients), loss.detach()
+            self._added[name] = in_own_memory(gradients, parameters), loss.detach()
             return
         sums, total = self._added[name]
         torch._foreach_add_(sums, gradients)
@@ -140,8 +140,6 @@ class GradientSteps:
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         self.checks.add(name, loss, norm, batch, self.updates)
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient.stride() != parameter.stride():  # a GPU's fused step refuses it
-                gradient = torch.empty_like(parameter).copy_(gradient)
             parameter.grad = gradient
         if self.params.grad_clip_norm:
             nn.utils.clip_grads_with_norm_(parameters, self.params.grad_clip_norm, norm)
@@ -167,6 +165,22 @@ class GradientSteps:
         self.updates = int(state["updates"])
         saved = torch.from_numpy(np.array(state["generator"], dtype=np.uint8))
         restore_generator(self.generator, saved)
+
+
+def in_own_memory(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients that may be changed in place, each laid out as its parameter.
+
+    Autograd gives two parameters that were added one tensor, and the elements of a sum one number;
+    a GPU's fused step refuses another layout.
+    """
+    owned: list[Tensor] = []
+    taken: set[int] = set()
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        if gradient.stride() != parameter.stride() or gradient.data_ptr() in taken:
+            gradient = torch.empty_like(parameter).copy_(gradient)
+        taken.add(gradient.data_ptr())
+        owned.append(gradient)
+    return owned
 
 
 def compile_networks(networks: Any, backend: str) -> None:
