@@ -144,19 +144,22 @@ def load_residual(folder: pathlib.Path, device: str = "cpu") -> ActingPolicy:
     return ActingPolicy(base, networks, observations, actions, prefetch, settings["task"])
 
 
-def load_chunked(folder: pathlib.Path, n_action_steps: int | None = None) -> ActingPolicy:
+def load_chunked(
+    folder: pathlib.Path, n_action_steps: int | None = None, device: str = "cpu"
+) -> ActingPolicy:
     """Q-chunking's policy of a folder that `exported.write_policy` wrote, ready to act.
 
     Args:
         folder: of the policy.
         n_action_steps: actions of a chunk that are played; None is the folder's own number.
+        device: of its networks.
 
     Raises:
         FileNotFoundError, ValueError: see `load_policy`.
     """
     from pld_ray.policies.exported import load_policy
 
-    policy = load_policy(open_checkpoint(folder), n_action_steps=n_action_steps)
+    policy = load_policy(open_checkpoint(folder), device, n_action_steps)
     rows = PolicyDescription.of(policy).zeros(1)
     observations = gym.spaces.Dict({key: unbounded(row[0]) for key, row in rows.items()})
     actions = unbounded(np.zeros(policy.action_dim, np.float32))  # its networks know the bounds

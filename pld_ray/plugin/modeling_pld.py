@@ -131,7 +131,7 @@ class PldChunkedPolicy(PldPolicy):
     _planned = 0
 
     def _load(self, folder: Path) -> ActingPolicy:
-        return load_chunked(folder, self.config.n_action_steps)
+        return load_chunked(folder, self.config.n_action_steps, str(self.config.device))
 
     def predict_action_chunk(self, batch: dict[str, Any], **_: Any) -> Tensor:
         """Chunks [N, T, A], whole, with noise of their own."""

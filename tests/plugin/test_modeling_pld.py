@@ -203,3 +203,11 @@ def test_the_flow_over_chunks_plays_what_a_chunk_cache_plays(tmp_path):
         np.testing.assert_array_equal(after(policy.select_action(batch)).numpy(), expected)
     assert policy.predict_action_chunk(batch).shape == (2, 4, 7)
     assert not policy.supports_rtc()
+
+    config.device = "cuda"  # as by --policy.device, on a machine that has one
+    if torch.cuda.is_available():
+        there = get_policy_class(config.type).from_pretrained(tmp_path, config=config)
+        assert there._acting.base_policy.networks.action_low.device.type == "cuda"
+    else:
+        with pytest.raises(ValueError, match="no CUDA device here"):
+            get_policy_class(config.type).from_pretrained(tmp_path, config=config)
