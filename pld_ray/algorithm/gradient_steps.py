@@ -170,15 +170,16 @@ class GradientSteps:
 def in_own_memory(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
     """Gradients that may be changed in place, each laid out as its parameter.
 
-    Autograd gives two parameters that were added one tensor, and the elements of a sum one number;
-    a GPU's fused step refuses another layout.
+    Autograd gives two parameters that were added one tensor, those that were joined parts of one,
+    and the elements of a sum one number; a GPU's fused step refuses another layout.
     """
     owned: list[Tensor] = []
     taken: set[int] = set()
     for gradient, parameter in zip(gradients, parameters, strict=True):
-        if gradient.stride() != parameter.stride() or gradient.data_ptr() in taken:
+        shared = gradient.untyped_storage().data_ptr() in taken
+        if shared or gradient.stride() != parameter.stride():
             gradient = torch.empty_like(parameter).copy_(gradient)
-        taken.add(gradient.data_ptr())
+        taken.add(gradient.untyped_storage().data_ptr())
         owned.append(gradient)
     return owned
 

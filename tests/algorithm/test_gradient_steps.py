@@ -13,18 +13,24 @@ CLIP = 0.5
 
 
 class Sums(nn.Module):
-    """Parameters that autograd gives one tensor (`left`, `right`), or one number (`shift`)."""
+    """Parameters to which autograd gives one tensor (`left`, `right`), parts of one (`place`,
+    `first`, `others`), or one number (`shift`)."""
 
     def __init__(self):
         super().__init__()
         self.left = nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
         self.right = nn.Parameter(torch.tensor([0.3, 0.1, -0.7]))
         self.shift = nn.Parameter(torch.tensor([0.2, 0.4]))
+        self.place = nn.Parameter(torch.tensor([0.1, 0.2, -0.3]))
+        self.first = nn.Parameter(torch.tensor([0.6]))
+        self.others = nn.Parameter(torch.tensor([-0.4, 0.9]))
         self.nothing = nn.Parameter(torch.zeros(0))
         self.empty = nn.Parameter(torch.zeros(0))
 
     def loss(self, x):
-        return ((self.left + self.right) * x).pow(2).sum() + self.shift.sum() * x.sum()
+        joined = self.place + torch.cat([self.first, self.others])
+        added = self.left + self.right
+        return (added * x).pow(2).sum() + (joined * x).pow(2).sum() + self.shift.sum() * x.sum()
 
 
 def steps_on(actor):
