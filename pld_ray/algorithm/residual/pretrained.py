@@ -92,6 +92,7 @@ def load_critic(networks: ResidualNetworks, checkpoint: str | os.PathLike[str]) 
             )
     check_value_range(networks, saved, checkpoint)
     check_seen(networks, folder)
+    check_nothing_left(own, saved, checkpoint)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(torch.as_tensor(saved[name]))
@@ -111,6 +112,23 @@ def check_value_range(
             f"this run in [{', '.join(own)}]: set algorithm.value_range=[{','.join(found)}], or "
             "pretrain with this run's"
         )
+
+
+def check_nothing_left(
+    own: Mapping[str, Any], saved: Mapping[str, Any], checkpoint: str | os.PathLike[str]
+) -> None:
+    """Raise PretrainedCriticError if a critic has a part that these networks have no place for.
+
+    An encoder of the actor's has the shape of the critics' own, which no loss may have trained.
+    """
+    for name in saved:
+        known = name in own or name.endswith(".reduction_logits")  # those only weigh the critics
+        if name.startswith(TAKEN) and not known:
+            raise PretrainedCriticError(
+                f"pretrained_critic={checkpoint}: it has {name}, for which this run has no place: "
+                "use the network settings (shared_encoder, hidden_dims, encoder) that it was "
+                "trained with"
+            )
 
 
 def check_seen(networks: ResidualNetworks, checkpoint: pathlib.Path) -> None:

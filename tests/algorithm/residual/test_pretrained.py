@@ -92,6 +92,15 @@ def test_a_trained_encoder_is_not_taken_for_a_frozen_one(tmp_path):
         load_critic(make(spaces(), **CNN), trained)
 
 
+def test_an_encoder_of_its_own_is_not_taken_for_a_shared_one(tmp_path):
+    params = {"state_encoder_hidden_dim": 8}
+    seen = spaces(cameras=())
+    saved = save(tmp_path / "own", make(seen, shared_encoder=False, **params), seen)
+    said = r"it has critic_encoder\..*no place: use the network settings \(shared_encoder"
+    with pytest.raises(PretrainedCriticError, match=said):
+        load_critic(make(seen, **params), saved)
+
+
 @pytest.mark.parametrize("frozen", [True, False])
 def test_renamed_cameras_are_refused(tmp_path, frozen):
     params = {**CNN, "freeze_vision_encoder": frozen}
