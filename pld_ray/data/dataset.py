@@ -160,6 +160,26 @@ class Dataset:
         columns = {name: as_numpy(table[name]) for name in names}
         return columns if in_order else {name: c[order] for name, c in columns.items()}
 
+    def instructions(self) -> np.ndarray:
+        """What is done at each frame, in words: [N] of str; an episode may have several.
+
+        Raises:
+            DataError: `meta/tasks.parquet` cannot be read, or lacks a frame's task.
+        """
+        of_episodes = [row.get("tasks") or [""] for row in self.episodes]
+        if all(len(tasks) == 1 for tasks in of_episodes):
+            return np.repeat(np.array([tasks[0] for tasks in of_episodes], object), self.lengths)
+        path = self.root / v3.TASKS_PATH
+        try:
+            tasks = pq.read_table(path).to_pandas()["task_index"]
+        except (pa.ArrowInvalid, OSError, KeyError) as error:
+            raise DataError(f"{path} is unreadable ({brief(error)}): {NOT_FINALIZED}") from None
+        words = {int(number): str(task) for task, number in tasks.items()}
+        numbers = self.columns(["task_index"])["task_index"].reshape(-1)
+        if missing := set(numbers.tolist()) - words.keys():
+            raise DataError(f"{path} has no task {min(missing)}, which frames name: write it again")
+        return np.array([words[number] for number in numbers.tolist()], object)
+
     def images(self, episode: int, camera: str, frames: Sequence[int]) -> list[np.ndarray]:
         """Images [H, W, 3] uint8 at ascending frames of an episode."""
         self.require([camera])

@@ -54,11 +54,6 @@ class Episode:
     rows: np.ndarray
     """Of the dataset's columns, ascending without a gap."""
 
-    @property
-    def task(self) -> str:
-        """What is done, in words."""
-        return str((self.dataset.episodes[self.index].get("tasks") or [""])[0])
-
 
 def find_episodes(
     paths: Sequence[str | pathlib.Path], needed: Needed, successes_only: bool
@@ -178,7 +173,10 @@ class TrainingWindows:
         self._last = np.repeat(np.cumsum(lengths) - 1, lengths)
         self._episode = np.repeat(np.arange(len(episodes)), lengths)
         self._row = np.concatenate([episode.rows for episode in episodes])
+        self._datasets = {id(e.dataset): e.dataset for e in episodes}
         self._columns = self._read()
+        of_datasets = {key: dataset.instructions() for key, dataset in self._datasets.items()}
+        self._instructions = self._joined(of_datasets)
         weight = np.ones(len(self._row))
         if weights:
             source = np.array([episode.source for episode in episodes])[self._episode]
@@ -194,18 +192,16 @@ class TrainingWindows:
         """Vector columns of all episodes, [N, D] float32."""
         vectors = [name for name in self.needed.shapes if name not in self.needed.cameras]
         names = [*vectors, ACTION]
-        tables = {
-            id(dataset): dataset.columns(names)
-            for dataset in {id(e.dataset): e.dataset for e in self.episodes}.values()
-        }
+        tables = {key: dataset.columns(names) for key, dataset in self._datasets.items()}
+        columns = {name: self._joined({k: t[name] for k, t in tables.items()}) for name in names}
         return {
-            name: torch.from_numpy(
-                np.concatenate([tables[id(e.dataset)][name][e.rows] for e in self.episodes])
-                .reshape(len(self._row), -1)
-                .astype(np.float32)
-            )
-            for name in names
+            name: torch.from_numpy(column.reshape(len(self), -1).astype(np.float32))
+            for name, column in columns.items()
         }
+
+    def _joined(self, columns: Mapping[int, np.ndarray]) -> np.ndarray:
+        """One column of all episodes, of those of their datasets."""
+        return np.concatenate([columns[id(e.dataset)][e.rows] for e in self.episodes])
 
     def rows_of_update(self, update: int, number: int) -> np.ndarray:
         """Frames [number] at which the windows of an update begin."""
@@ -232,7 +228,7 @@ class TrainingWindows:
                 batch[own] = self._images(name, seen)
             else:
                 batch[own] = self._columns[name][seen]
-        batch[TASK] = [self.episodes[k].task for k in self._episode[rows]]
+        batch[TASK] = self._instructions[rows].tolist()
         return batch
 
     def _steps(self, rows: np.ndarray, steps: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:

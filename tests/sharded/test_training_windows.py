@@ -36,6 +36,30 @@ def test_a_window_holds_the_actions_from_its_frame_on_and_repeats_the_last(small
     assert batch["task"] == ["lift the can"] * 4
 
 
+def test_each_frame_has_its_own_instruction(small_dataset, tmp_path):
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    vector = {"dtype": "float32", "names": None}
+    features = {"observation.state": {**vector, "shape": (8,)}, "action": {**vector, "shape": (7,)}}
+    dataset = LeRobotDataset.create("me/drawer", 20, features, root=tmp_path / "drawer")
+    said = ["open the drawer"] * 3 + ["pick up the cup"] * 2
+    for task in said:
+        frame = {"observation.state": np.zeros(8, "f4"), "action": np.zeros(7, "f4")}
+        dataset.add_frame({**frame, "task": task})
+    dataset.save_episode()
+    dataset.finalize()
+    roots = [small_dataset[0], tmp_path / "drawer"]
+    windows = TrainingWindows(find_episodes(roots, NEEDED, False), NEEDED)
+    first = len(windows) - len(said)
+    asked = windows.batch(np.array([0, *range(first, len(windows))]))["task"]
+    assert asked == ["lift the can", *said]
+
+    tasks = tmp_path / "drawer/meta/tasks.parquet"
+    tasks.write_bytes(b"no parquet")
+    with pytest.raises(DataError, match=r"tasks\.parquet is unreadable"):
+        TrainingWindows(find_episodes(roots, NEEDED, False), NEEDED)
+
+
 def test_several_observation_steps_stay_inside_the_episode(small_dataset):
     root, _ = small_dataset
     needed = dataclasses.replace(NEEDED, observation_steps=(-1, 0))
