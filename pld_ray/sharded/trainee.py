@@ -41,7 +41,8 @@ class Trainee:
     @property
     def counts_steps(self) -> bool:
         """Whether the loss is a mean over the actions inside episodes, and not over all windows."""
-        return self.checkpoint.policy_type in ("act", "smolvla")
+        masked = getattr(self.policy.config, "do_mask_loss_for_padding", False)  # of diffusion
+        return masked or self.checkpoint.policy_type in ("act", "smolvla")
 
 
 def device_of(config: FinetuneConfig) -> str:

@@ -3,7 +3,9 @@
 import copy
 import dataclasses
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -70,6 +72,27 @@ def test_micro_batches_with_unequal_padding_are_one_batch(windows):
         one, four = run(whole, windows, whole.updates + 1), run(parts, windows, parts.updates + 1)
         assert one["loss"] == pytest.approx(four["loss"], rel=1e-4)
         assert one["grad_norm"] == pytest.approx(four["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_micro_batches_of_a_diffusion_are_one_batch(masked, tmp_path, monkeypatch):
+    from lerobot.policies.diffusion import modeling_diffusion
+    from tiny_policies import save_policy
+
+    drawn = SimpleNamespace(**vars(torch))  # each window has the same noise, whoever draws it
+    drawn.randn = lambda *shape, **_: torch.zeros(*shape)
+    drawn.randint = lambda low, high, size, **_: torch.full(size, 3)
+    monkeypatch.setattr(modeling_diffusion, "torch", drawn)
+    folder, found = save_policy("diffusion", tmp_path, do_mask_loss_for_padding=masked), []
+    for parts in (1, 2):
+        with tiny_trainer(folder, batch_size=4, accumulation=parts) as ours:
+            batch = random_batch(ours.trainee.needed, 4)
+            batch["action_is_pad"][2:, 1:] = True  # the second half is at an episode's end
+            ours.policy.eval()  # which crops the middle
+            halves = [{k: v[2 * n : 2 * n + 2] for k, v in batch.items()} for n in range(2)]
+            metrics = ours.update([batch] if parts == 1 else halves)
+            found.append([metrics["loss"], metrics["grad_norm"]])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
 
 
 def test_a_restart_repeats_the_rest_bit_for_bit(windows, tmp_path):
