@@ -188,6 +188,14 @@ class TrainingWindows:
         """Frames, each of which may start a window."""
         return len(self._row)
 
+    def image_shapes(self) -> dict[str, tuple[int, int, int]]:
+        """The policy's name of each camera -> (C, H, W), which is the same in all datasets."""
+        shapes = {}
+        for camera in self.needed.cameras:
+            height, width, channels = self.episodes[0].dataset.shape(camera)
+            shapes[self.needed.names[camera]] = channels, height, width
+        return shapes
+
     def _read(self) -> dict[str, torch.Tensor]:
         """Vector columns of all episodes, [N, D] float32."""
         vectors = [name for name in self.needed.shapes if name not in self.needed.cameras]

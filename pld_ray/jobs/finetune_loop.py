@@ -237,7 +237,9 @@ class FinetuneLoop:
             components.write(path / COMPONENTS)
             about = {**self.provenance, "updates": updates}
             average = components.tensors[AVERAGE]
-            write_policy_folder(self.trainer.trainee, average, path / POLICY_FOLDER, about)
+            # whoever plays it is shown images as the datasets have them, or its environment's
+            shapes = None if self.states else self.windows.image_shapes()
+            write_policy_folder(self.trainer.trainee, average, path / POLICY_FOLDER, about, shapes)
             progress = {"env_steps": updates, MARK: True}
             (path / PROGRESS_FILE).write_text(json.dumps(progress))
             write_manifest(path)

@@ -25,9 +25,17 @@ def write_policy_folder(
     state: Mapping[str, Tensor],
     folder: pathlib.Path,
     provenance: Mapping[str, Any],
+    image_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
     """Configuration and processors as they were, these weights in the policy's own precision, and
     what they came from.
+
+    Args:
+        trainee: whose folder it was.
+        state: its weights.
+        folder: is made.
+        provenance: what the weights came from.
+        image_shapes: (C, H, W) that cameras have from now on, by the policy's names.
 
     Raises:
         OSError: the disk is full or cannot be written.
@@ -36,9 +44,20 @@ def write_policy_folder(
     checkpoint = trainee.checkpoint
     for file in (checkpoint.directory / CONFIG, *checkpoint.processors):
         shutil.copyfile(file, folder / file.name)
+    declare_images(folder / CONFIG, image_shapes or {})
     kept = {n: state[n].detach().to(dtype).contiguous() for n, dtype in trainee.stored.items()}
     save_tensors(kept, folder / WEIGHTS)
     (folder / PROVENANCE_FILE).write_text(json.dumps(dict(provenance), indent=2) + "\n")
+
+
+def declare_images(config: pathlib.Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Put shapes of cameras into a policy's configuration, which stays as it is if it has them."""
+    content = json.loads(config.read_text())
+    declared = content["input_features"]
+    if any(declared[name]["shape"] != list(shape) for name, shape in shapes.items()):
+        for name, shape in shapes.items():
+            declared[name]["shape"] = list(shape)
+        config.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def check_same_architecture(checkpoint: PolicyCheckpoint, trained: pathlib.Path) -> None:

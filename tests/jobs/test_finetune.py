@@ -6,16 +6,20 @@ import os
 import pathlib
 import signal
 
+import numpy as np
 import pytest
-from sharded_data import write_dataset
+from sharded_data import recorded_episode, write_dataset
+from tiny_policies import FRONT, WRIST, save_policy, small_networks
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.jobs.finetune import check_finetune, finetune
 from pld_ray.jobs.finetune_learner import find_inputs, learn
 from pld_ray.jobs.stop_request import StopRequest
+from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import read_history
 from pld_ray.runs.run_dir import RunDir, RunError
 
@@ -41,6 +45,20 @@ def figures(folder: pathlib.Path) -> list[dict[str, float]]:
     return [
         {k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows
     ]
+
+
+def test_a_policy_that_nobody_plays_declares_the_images_that_it_learnt_from(tmp_path):
+    columns = recorded_episode(np.random.default_rng(0), 6)
+    columns |= {camera: np.zeros((7, 96, 128, 3), np.uint8) for camera in (FRONT, WRIST)}
+    writer = EpisodeWriter(tmp_path / "seen", Recording("lift the can", 20))
+    writer.add(columns)
+    writer.finish()
+    base = save_policy("act", tmp_path / "base")  # of images of 64 pixels
+    config = configured(str(tmp_path / "seen"), tmp_path / "run", f"--policy.path={base}")
+    with small_networks():
+        summary = finetune(config)
+        learnt = load_base_policy(summary["policy"])
+    assert learnt.input_features[FRONT] == learnt.input_features[WRIST] == (3, 96, 128)
 
 
 def test_a_run_from_the_command_line_to_a_policy_that_is_played(dataset, tmp_path, capsys):
