@@ -47,7 +47,7 @@ class ACRLPDParams(LearnerParams):
     )
     positive_share: float = option(
         0.1,
-        "Least share of windows of successful episodes in a batch, in each of its micro-batches.",
+        "Least share of windows of successful episodes in a batch, in the part of either ring.",
         within="[0, 1]",
     )
     accumulation: int = option(

@@ -116,7 +116,7 @@ class DatasetWindows:
             [B, H, W, 3] uint8 under the cameras' names and `next.` before them.
 
         Raises:
-            DataError: H is longer than every episode.
+            DataError: with `drop`, H is longer than every episode.
         """
         try:
             batch = self.ring.sample_windows(batch_size, horizon, gamma, positive_share, tail)

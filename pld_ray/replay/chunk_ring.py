@@ -35,12 +35,14 @@ class ChunkRing(FrameRing):
         positive_share: float = 0.1,
         tail: str = "pad",
         n_step: int = 1,
+        earlier: int = 0,
     ) -> dict[str, Tensor]:
         """B windows of H actions, uniform over their starts but for the share of positive ones.
 
         A window at t is m = min(max(H, n), steps to the episode's end) long. Where fewer than
         ceil(positive_share * B) of the drawn windows are of a successful episode, others are
-        replaced by such windows, if there are any.
+        replaced by such windows, if there are any. Of a batch that is drawn in parts this holds
+        for the whole: a part has what the batch has up to its end, less what it had before.
 
         Args:
             batch_size: B.
@@ -50,6 +52,7 @@ class ChunkRing(FrameRing):
             tail: `pad`: every start, actions past the end are zero and not valid; `drop`: only
                 starts that have max(H, n) actions.
             n_step: n, of a return that is longer than the chunk.
+            earlier: windows of the batch that other parts drew before this one.
 
         Returns:
             `FrameRing.sample`'s columns, `reward` being R = sum_{k<m} gamma^k r_{t+k} and
@@ -58,11 +61,13 @@ class ChunkRing(FrameRing):
             `window` [B] int64: m, `positive` [B] bool, `row` [B] int64: of the ring.
 
         Raises:
-            ValueError: the ring is empty, no row may start a window, or H is longer than every
-                episode.
+            ValueError: the ring is empty, no row may start a window, or with `drop` max(H, n) is
+                longer than every episode.
         """
         steps = max(horizon, n_step)
-        index, positive = self._draw_starts(batch_size, steps, positive_share, tail)
+        quota = math.ceil(positive_share * (earlier + batch_size))
+        quota -= math.ceil(positive_share * earlier)
+        index, positive = self._draw_starts(batch_size, steps, quota, tail)
         packed = self.gather(index, steps, gamma)
         batch = packed.unpack(self.schema)
         rows, valid = self.windows(index, horizon)
@@ -91,17 +96,17 @@ class ChunkRing(FrameRing):
             return False
 
     def _draw_starts(
-        self, batch_size: int, horizon: int, share: float, tail: str
+        self, batch_size: int, horizon: int, quota: int, tail: str
     ) -> tuple[Tensor, Tensor]:
-        """Rows [B] and whether each is positive."""
+        """Rows [B] and whether each is positive; at least `quota` are, if there are any."""
         if tail not in TAILS:
             raise ValueError(f"replay: tail={tail!r} must be {' or '.join(TAILS)}")
         self._index_starts(horizon, tail)
         starts = self._window_starts
         index = starts[self._numbers(batch_size, len(starts))]
         positive = self._is_positive[index]
-        if len(self._positive_starts) and share > 0:
-            lacking = math.ceil(share * batch_size) - positive.sum()
+        if len(self._positive_starts) and quota > 0:
+            lacking = quota - positive.sum()
             replaced = ~positive & ((~positive).cumsum(0) <= lacking)
             others = self._positive_starts[self._numbers(batch_size, len(self._positive_starts))]
             index = torch.where(replaced, others, index)
@@ -116,10 +121,10 @@ class ChunkRing(FrameRing):
         lengths = self.episode_lengths
         if not lengths:
             raise ValueError("replay: cannot sample, no episode has been stored")
-        if horizon > max(lengths):
+        if tail == "drop" and horizon > max(lengths):
             raise ValueError(
                 f"replay: a window of {horizon} steps is longer than every episode, the longest "
-                f"has {max(lengths)}; lower the horizon"
+                f"has {max(lengths)}; lower the horizon, or keep cut windows with tail=pad"
             )
         rows = self.transition_rows()
         keep = self._is_start[rows]

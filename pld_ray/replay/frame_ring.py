@@ -105,7 +105,7 @@ class FrameRing(FrameStore):
         """A stored column at rows of any shape [...], as `windows` gives them."""
         if name in self._tensors:
             return self._tensors[name][index]
-        return self.schema.view(self._rows[index], name)
+        return self.schema.view(self._rows, name)[index]
 
     def transition_rows(self) -> Tensor:
         """Rows of all transitions, those that start no window too, oldest first; int64."""
@@ -120,7 +120,7 @@ class FrameRing(FrameStore):
 
     def observations(self) -> Tensor:
         """Observation vectors of all that may start a window [len(self), D], oldest first."""
-        return self.schema.observation(self._rows[self.start_rows()])
+        return self.schema.observation(self._rows)[self.start_rows()]
 
     def _window_sum(self, name: str, index: Tensor, left: Tensor, powers: Tensor) -> Tensor:
         """sum_k gamma^k r_k over the window; past the episode's end stands the final frame's 0."""

@@ -63,18 +63,29 @@ class SymmetricReplay:
         positive_share: float,
         tail: str,
         n_step: int = 1,
+        turn: int = 0,
     ) -> dict[str, Tensor]:
         """Half of the windows offline, half online; see `ChunkRing.sample_windows`.
 
-        All are of one ring while the other has no window so long. Both must be ChunkRings.
+        All are of one ring while the other has no window: with `drop`, none so long. Both must be
+        ChunkRings.
+
+        Args:
+            batch_size: B.
+            horizon, gamma, positive_share, tail, n_step: see there.
+            turn: k, of an update of micro-batches of B windows each, from 0 on; halves and
+                positive share are those of the first k + 1 together, less those of the first k.
+
+        Raises:
+            ValueError: neither ring has a window.
         """
         both: list[Any] = [self.offline, self.online]
         rings = [ring for ring in both if ring.has_windows(max(horizon, n_step), tail)]
         rings = rings or both[:1]  # which then says why there is none
-        sizes = [batch_size] if len(rings) == 1 else [batch_size // 2, -(-batch_size // 2)]
+        before, after = (dealt((turn + n) * batch_size, len(rings)) for n in (0, 1))
         parts = [
-            ring.sample_windows(size, horizon, gamma, positive_share, tail, n_step)
-            for ring, size in zip(rings, sizes, strict=True)
+            ring.sample_windows(end - begin, horizon, gamma, positive_share, tail, n_step, begin)
+            for ring, begin, end in zip(rings, before, after, strict=True)
         ]
         if len(parts) == 1:
             return parts[0]
@@ -88,3 +99,8 @@ class SymmetricReplay:
     def observations(self) -> Tensor:
         """Observation vectors of all that may be sampled [len(self), D], offline first."""
         return torch.cat([self.offline.observations(), self.online.observations()])
+
+
+def dealt(count: int, num_rings: int) -> list[int]:
+    """How many of an update's first `count` windows each ring gives; the odd one is online."""
+    return [count] if num_rings == 1 else [count // 2, count - count // 2]

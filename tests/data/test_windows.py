@@ -71,6 +71,6 @@ def test_only_chunk_starts_start_a_window(convert_folder, tmp_path):
 def test_what_cannot_be_drawn_is_refused(dataset_root):
     dataset = Dataset(dataset_root)
     with pytest.raises(DataError, match=r"8 steps is longer than every episode, .* has 7; lower"):
-        DatasetWindows(dataset).sample(4, 8, 0.9)
+        DatasetWindows(dataset).sample(4, 8, 0.9, tail="drop")
     with pytest.raises(DataError, match=r"has no observation\.images\.cam_low"):
         DatasetWindows(dataset, cameras=("observation.images.cam_low",))

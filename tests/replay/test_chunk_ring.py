@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -144,18 +146,30 @@ def test_new_episodes_are_seen_and_evicted_ones_are_not(tmp_path):
         ring.sample_windows(1, 2, 0.9)
 
 
-def test_a_horizon_longer_than_every_episode_is_refused():
+def test_whole_windows_longer_than_every_episode_are_refused():
     ring = ring_of([episode(1, 3), episode(2, 5)])
-    ring.sample_windows(1, 5, 0.9)
+    ring.sample_windows(1, 5, 0.9, tail="drop")
     with pytest.raises(ValueError, match=r"6 steps is longer than every episode, .* has 5; lower"):
-        ring.sample_windows(1, 6, 0.9)
+        ring.sample_windows(1, 6, 0.9, tail="drop")
+    assert not ring.has_windows(6, "drop")
+
+
+def test_cut_windows_may_be_longer_than_every_episode():
+    ring = ring_of([episode(1, 3)])
+    assert ring.num_windows(6) == (3, 0)
+    first = by_state(ring.sample_windows(50, 6, 0.5))[100]
+    assert first["valid"].tolist() == [True] * 3 + [False] * 3
+    assert first["actions"].tolist() == [[100, 0], [101, -1], [102, -2]] + [[0, 0]] * 3
+    assert (first["reward"], first["window"], first["discount"]) == (1 + 2 / 2 + 3 / 4, 3, 0)
+    with pytest.raises(ValueError, match="no row of the stored episodes may start a window"):
+        ring_of([episode(1, 3, starts=[])]).sample_windows(1, 6, 0.9)
 
 
 @settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     terminated=st.integers(0, 2**12 - 1),
-    horizon=st.integers(1, 9),
+    horizon=st.integers(1, 12),
     gamma=st.sampled_from([0.0, 0.5, 1.0]),
     tail=st.sampled_from(["pad", "drop"]),
 )
@@ -166,7 +180,7 @@ def test_every_window_is_that_of_its_own_episode(lengths, terminated, horizon, g
         for n, (length, end) in enumerate(zip(lengths, ends, strict=True))
     ]
     ring = ring_of(made, capacity=25)  # wraps around
-    if horizon > max(ring.episode_lengths):
+    if tail == "drop" and horizon > max(ring.episode_lengths):
         with pytest.raises(ValueError, match="longer than every episode"):
             ring.sample_windows(1, horizon, gamma, tail=tail)
         return
@@ -207,6 +221,49 @@ def test_a_ring_without_a_window_of_n_steps_leaves_all_to_the_other():
         batch = replay.sample_windows(8, 3, 0.9, 0.0, "drop", n_step=6)
         assert (batch["observation"][:, 0] // 100 == 2).all()
         assert len(batch["row"]) == 8
+
+
+def test_short_episodes_are_sampled_beside_long_ones_unless_whole_windows_are_wanted():
+    short, long = ring_of([episode(1, 4)]), ring_of([episode(2, 10)])
+    for replay in (SymmetricReplay(short, long), SymmetricReplay(long, short)):
+        batch = replay.sample_windows(8, 3, 0.9, 0.0, "pad", n_step=6)
+        assert (batch["observation"][:, 0] // 100 == 1).sum() == 4
+
+
+def oldest_first(monkeypatch, ring):
+    """Every draw is of the oldest that may be drawn."""
+    monkeypatch.setattr(ring, "_numbers", lambda count, _: torch.zeros(count, dtype=torch.int64))
+    return ring
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize(("size", "parts"), [(64, 1), (16, 4), (4, 16), (1, 64), (3, 16), (5, 3)])
+def test_micro_batches_have_the_halves_and_the_positive_windows_of_one_batch(
+    monkeypatch, size, parts, share
+):
+    """Only those that the share asks for are positive."""
+    rings = [
+        oldest_first(monkeypatch, ring_of([episode(n, 9), episode(n + 2, 9, success=True)]))
+        for n in (1, 2)
+    ]
+
+    def counts(rings, batch_size, turns):
+        drawn = [
+            SymmetricReplay(*rings).sample_windows(batch_size, 3, 0.9, share, "pad", turn=turn)
+            for turn in turns
+        ]
+        assert all(len(batch["row"]) == batch_size for batch in drawn)
+        number = torch.cat([batch["observation"][:, 0] for batch in drawn]) // 100
+        return [int((number == n).sum()) for n in (1, 2, 3, 4)]
+
+    total = size * parts
+    offline, online = total // 2, total - total // 2
+    positive = [math.ceil(share * half) for half in (offline, online)]
+    expected = [offline - positive[0], online - positive[1], *positive]
+    assert counts(rings, size, range(parts)) == counts(rings, total, [0]) == expected
+    alone = [ring_of([]), rings[1]]  # then all are online
+    positive = math.ceil(share * total)
+    assert counts(alone, size, range(parts)) == [0, total - positive, 0, positive]
 
 
 def test_the_halves_are_drawn_independently():

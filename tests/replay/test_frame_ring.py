@@ -141,6 +141,29 @@ def test_two_rings_with_one_seed_sample_alike_and_the_global_generator_is_left_a
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("shape", [(5,), (5, 3)])
+def test_columns_of_every_kind_are_read_without_the_rest_of_their_rows(shape):
+    ring = FrameRing(schema(images=True, features="e", extras=True), 23, seed=0)
+    kinds = {"images": True, "features": True, "extras": True}
+    episodes = [make_episode(number, 4, True, **kinds) for number in range(5)]
+    for episode in episodes:  # wraps around; the last four stay
+        ring.add_episodes(episode, [4], GAMMA)
+    starts = ring.start_rows()
+    order = torch.randint(len(starts), shape, generator=torch.Generator().manual_seed(1))
+    transitions = {
+        name: np.concatenate([episode[name][:-1] for episode in episodes[1:]])
+        for name in episodes[0]
+    }
+    for name, values in transitions.items():
+        read = ring.column(name, starts[order])
+        expected = torch.as_tensor(values)[order]
+        assert torch.equal(read, expected.to(read.dtype)), name
+        assert read.untyped_storage().nbytes() == read.numel() * read.element_size()
+    seen = ring.observations()
+    assert torch.equal(seen[:, 0], torch.as_tensor(transitions["observation.state"])[:, 0])
+    assert seen.untyped_storage().nbytes() == seen.numel() * seen.element_size()
+
+
 # --- bad input -----------------------------------------------------------------------------------
 
 

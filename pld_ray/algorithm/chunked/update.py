@@ -39,6 +39,7 @@ class WindowReplay(Protocol):
         positive_share: float,
         tail: str,
         n_step: int,
+        turn: int = 0,
     ) -> Batch: ...
 
     def seed(self, seed: int) -> None: ...
@@ -48,7 +49,8 @@ class ChunkedUpdate(ChunkedObjective):
     """Gradient steps of Q-chunking; a loss that is not finite raises `NonFiniteLossError`.
 
     With `accumulation` K a batch is made of K micro-batches, whose gradients are summed before an
-    optimiser makes its step: masked means are over all of them.
+    optimiser makes its step: masked means are over all of them, and so are the halves and the
+    least share of positive windows.
 
     Args:
         networks: what is trained.
@@ -104,6 +106,9 @@ class ChunkedUpdate(ChunkedObjective):
         """Windows of the replay, their actions in [-1, 1]; steps past the end are 0.
 
         Images of a trained encoder are shifted (DrQ).
+
+        Args:
+            number: of the micro-batch in its update.
         """
         params = self.params
         self.draw_for(number, "windows")
@@ -114,6 +119,7 @@ class ChunkedUpdate(ChunkedObjective):
             params.positive_share,
             params.tail,
             params.n_step,
+            number,
         )
         batch = {name: column.to(self.device) for name, column in batch.items()}
         self.networks.shift_images(batch, self.generator)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
-from chunked_fixtures import make_update
+from chunked_fixtures import episodes, make_update
 
 from pld_ray.algorithm.chunked import losses
 from pld_ray.algorithm.chunked.micro_batches import Dealing
@@ -83,6 +85,30 @@ def test_what_is_drawn_follows_from_the_numbers_alone():
     assert not torch.equal(ours["row"], update.sample(1)["row"])
     update.updates = 6
     assert not torch.equal(ours["row"], update.sample(2)["row"])
+
+
+@pytest.mark.parametrize("accumulation", [1, 4, 16])
+def test_windows_are_shared_out_once_for_an_update(accumulation):
+    update = make_update(accumulation=accumulation, batch_size=16, positive_share=1.0)
+    parts = update.draw()
+    offline = update.replay.offline.observations()[:, 0]
+    state = torch.cat([part.batch["observation"][:, 0] for part in parts])
+    assert torch.isin(state, offline).sum() == 8
+    assert all(part.batch["positive"].all() for part in parts)
+
+
+def test_single_windows_fill_the_positive_share_of_an_update_and_no_more(monkeypatch):
+    """Every draw is of the first that may be drawn, which is of an episode that failed."""
+    update = make_update(fill=False, accumulation=16, batch_size=16, positive_share=0.3)
+    rings = update.replay.offline, update.replay.online
+    for number, ring in enumerate(rings):
+        ring.add_episodes(*episodes(number, (5, 4), (False, True)), gamma=update.params.gamma)
+        zeros = partial(torch.zeros, dtype=torch.int64)
+        monkeypatch.setattr(ring, "_numbers", lambda count, _, zeros=zeros: zeros(count))
+    positive = [int(part.batch["positive"].sum()) for part in update.draw()]
+    assert sum(positive) == 2 * 3  # ceil(0.3 * 8) of either ring
+    past = update.sample(16)  # of a rank that has nothing left to do
+    assert len(past["positive"]) == 1
 
 
 @pytest.mark.parametrize("actor", [{}, {"actor": "gaussian", "improvement": "sac"}])

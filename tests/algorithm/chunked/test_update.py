@@ -141,19 +141,22 @@ def test_windows_are_cut_cloned_and_scaled_as_asked():
     assert (~batch["positive"]).any()
 
 
-def test_half_of_the_windows_are_of_either_ring():
-    update = make_update()
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_half_of_the_windows_are_of_either_ring(tail):
+    update = make_update(tail=tail)
     offline = update.replay.offline.observations()
-    batch = update.sample()
-    of_offline = [(row == offline).all(1).any().item() for row in batch["observation"]]
-    assert of_offline == [True] * 8 + [False] * 8
-    for short in (None, (2,)):  # while the other is empty, or has no window so long
-        update.replay.online.clear()
-        if short is not None:
-            update.replay.online.add_episodes(*episodes(1, short, (False,)), gamma=0.9)
-        batch = update.sample()
-        assert all((row == offline).all(1).any() for row in batch["observation"])
-    update.replay.offline.clear()
+
+    def of_offline():
+        return [(row == offline).all(1).any().item() for row in update.sample()["observation"]]
+
+    half, all_offline = [True] * 8 + [False] * 8, [True] * 16
+    assert of_offline() == half
+    update.replay.online.clear()
+    assert of_offline() == all_offline
+    update.replay.online.add_episodes(*episodes(1, (2,), (False,)), gamma=0.9)  # shorter than H
+    assert of_offline() == (half if tail == "pad" else all_offline)
+    for ring in (update.replay.offline, update.replay.online):
+        ring.clear()
     with pytest.raises(ValueError, match="no episode has been stored"):
         update.sample()
 
