@@ -13,7 +13,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from pld_ray.data.color_sample import write_color_sample
 from pld_ray.data.conversion_plan import Source, examine, find_sources, make_features
 from pld_ray.data.conversion_progress import Steps
 from pld_ray.data.errors import BadEpisode, DataError
+from pld_ray.data.parts import PARTIAL, read_description
 from pld_ray.data.workers import WorkerDied, run_jobs
 from pld_ray.files.lock import FolderLock
 
@@ -144,6 +145,7 @@ def convert_files(
         for partial in job.part.parent.glob(".partial-*"):
             shutil.rmtree(partial, ignore_errors=True)
         break
+    remove_outdated(jobs.values(), steps)
     missing = [job for job in jobs.values() if not job.part.exists()]
     done = sum(frames.values()) - sum(frames[job.name] for job in missing)
     if done:
@@ -166,6 +168,26 @@ def convert_files(
     left_out.update(reasons)
     if len(reasons) == len(jobs):
         raise DataError(f"no episode can be converted; the first: {next(iter(reasons.values()))}")
+
+
+def remove_outdated(jobs: Iterable[PartJob], steps: Steps) -> None:
+    """Remove the parts that have other columns than the dataset is to have.
+
+    Whether there are velocities and efforts depends on all files: one that was added or taken away
+    since a part was written changes what belongs into it.
+    """
+    outdated = []
+    for job in jobs:
+        if job.part.exists():
+            stored = read_description(job.part)["stats"].keys()
+            if stored - v3.INDEX_FEATURES.keys() != job.features.keys() - v3.INDEX_FEATURES.keys():
+                outdated.append(job.part)
+    for part in outdated:
+        # a part that exists counts as whole, so it goes by its name first
+        shutil.rmtree(part.rename(part.with_name(f"{PARTIAL}{part.name}")))
+    if outdated:
+        count = f"{len(outdated)} episode{'s' * (len(outdated) != 1)}"
+        steps.note(f"{count} to be converted again: other files, other columns")
 
 
 def refuse_or_note(

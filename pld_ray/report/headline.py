@@ -69,8 +69,9 @@ def tiles(summary: Summary) -> list[tuple[str, str, str]]:
 
 def leading(summary: Summary, best: PointSummary) -> tuple[str, str, str]:
     """The highest success, called the best only where the runs tell it from every other one."""
-    runs = len(best.finals)
-    sure = f"{runs} run{'s' * (runs != 1)}, no interval"
+    seeds, runs = len(best.finals), sum(run.final is not None for run in best.runs)
+    repeated = f" of {seeds} seed{'s' * (seeds != 1)}" if seeds < runs else ""
+    sure = f"{runs} run{'s' * (runs != 1)}{repeated}, no interval"
     if best.low is not None and best.high is not None:
         sure = f"95 % interval {100 * best.low:.0f}{DASH}{percent(best.high)}"
     rate = percent(best.iqm or 0.0)
@@ -86,11 +87,15 @@ def leading(summary: Summary, best: PointSummary) -> tuple[str, str, str]:
 
 def separation(summary: Summary) -> str:
     """How many settings the runs do not tell from the leading one; empty where they tell all."""
-    rivals = summary.rivals
+    others = sum(point.iqm is not None for point in summary.points) - 1
+    return not_separable(len(summary.rivals), others)
+
+
+def not_separable(rivals: int, others: int) -> str:
+    """From how many of the others the leading setting is not told; empty for none."""
     if not rivals:
         return ""
-    others = sum(point.iqm is not None for point in summary.points) - 1
-    count = f"{len(rivals)} of {others} others" if others > 1 else "the other one"
+    count = f"{rivals} of {others} others" if others > 1 else "the other one"
     return f"not separable from {count}"
 
 

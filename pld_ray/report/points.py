@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pld_ray.report.inputs import Selection
@@ -78,6 +79,18 @@ def group(selection: Selection) -> list[Point]:
             label = f"{sweep.name}: {label}" if label else sweep.name
         points.append(Point(name, label or _fallback_label(name, members), values, members))
     return _with_short_names(_with_unique_labels(points), selection)
+
+
+def same_seed(runs: Sequence[Run]) -> list[list[int]]:
+    """Indices of the runs of a point that have task and seeds in common, in the runs' order.
+
+    They repeat each other and are no independent evidence; a run whose seed is not known is alone.
+    """
+    found: dict[tuple[str | None, ...], list[int]] = {}
+    for index, run in enumerate(runs):
+        alone = "" if run.seed else run.run_id
+        found.setdefault((run.task, alone, run.seed, run.params.get(SEEDS[1])), []).append(index)
+    return list(found.values())
 
 
 def run_settings(runs: list[Run]) -> list[dict[str, str]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
 from pld_ray.report.importance import MIN_POINTS, Importance, estimate
 from pld_ray.report.inputs import Selection
-from pld_ray.report.points import Point, group, swept_parameters
+from pld_ray.report.points import Point, group, same_seed, swept_parameters
 from pld_ray.report.runs import (
     BASE,
     HELD_BASE,
@@ -79,7 +80,7 @@ class Curve:
     """Leading steps that every run of the point reached."""
     low: Floats | None
     high: Floats | None
-    """95 % interval over those steps; None with fewer than three runs."""
+    """95 % interval over those steps; None with fewer than three seeds."""
     runs: list[Series]
 
     @property
@@ -98,18 +99,15 @@ class PointSummary:
     mean: float | None
     low: float | None
     high: float | None
-    """95 % interval of the IQM; None with fewer than three evaluated runs."""
+    """95 % interval of the IQM; None with fewer than three evaluated seeds."""
     base: float | None
     steps_to_threshold: float
     """Steps by which half of the runs had reached it; infinity: not yet."""
     curve: Curve | None
     person: Curve | None
     """Share of the training steps in which a person acted; None where nobody ever did."""
-
-    @property
-    def finals(self) -> list[float]:
-        """Final success of the runs that have one."""
-        return [run.final for run in self.runs if run.final is not None]
+    finals: list[float]
+    """Final success of each seed that has one, of several runs with the same seed their mean."""
 
     @property
     def missed_by(self) -> int | None:
@@ -118,9 +116,17 @@ class PointSummary:
 
     def is_separable_from(self, other: PointSummary) -> bool:
         """Whether the 95 % intervals of both are known and do not overlap."""
-        if self.low is None or self.high is None or other.low is None or other.high is None:
-            return False
-        return self.low > other.high or other.low > self.high
+        return are_apart((self.low, self.high), (other.low, other.high))
+
+
+def are_apart(
+    first: tuple[float | None, float | None], second: tuple[float | None, float | None]
+) -> bool:
+    """Whether two intervals are known and do not overlap."""
+    (low, high), (other_low, other_high) = first, second
+    if low is None or high is None or other_low is None or other_high is None:
+        return False
+    return low > other_high or other_low > high
 
 
 @dataclass(frozen=True)
@@ -197,10 +203,11 @@ def summarize(selection: Selection, threshold: float = 0.8) -> Summary:
 
 def _summarize_point(point: Point, threshold: float) -> PointSummary:
     runs = [summarize_run(run, threshold) for run in point.runs]
+    ended = [(run.run, run.final) for run in runs if run.final is not None]
     by_task: dict[str, list[float]] = {}
-    for run in runs:
-        if run.final is not None:
-            by_task.setdefault(run.run.task, []).append(run.final)
+    for alike in same_seed([run for run, _ in ended]):
+        mean = fmean(ended[i][1] for i in alike)
+        by_task.setdefault(ended[alike[0]][0].task, []).append(mean)
     strata = [np.array(finals) for finals in by_task.values()]
     finals = np.concatenate(strata) if strata else np.array([])
     interval = bootstrap_interval(strata)
@@ -217,6 +224,7 @@ def _summarize_point(point: Point, threshold: float) -> PointSummary:
         steps_to_threshold=steps_for_half([run.steps_to_threshold for run in runs]),
         curve=curve_of(point.runs, SUCCESS),
         person=curve_of(point.runs, INTERVENTION_SHARE),
+        finals=finals.tolist(),
     )
 
 
@@ -262,18 +270,29 @@ def _updates_rate(updates: Series | None, wall: Series | None) -> float | None:
 
 
 def curve_of(runs: list[Run], metric: str) -> Curve | None:
-    """Mean of a rate over the runs that have logged it, and its interval; None without any."""
+    """Mean of a rate over the seeds that have logged it, and its interval; None without any."""
     measured = [run for run in runs if metric in run.metrics]
     series = [run.metrics[metric] for run in measured]
     if not series:
         return None
     grid, values = on_grid(series)
     complete = int(np.isfinite(values).all(axis=0).sum())
-    tasks = [run.task for run in measured]
+    seeds = same_seed(measured)
+    tasks = [measured[alike[0]].task for alike in seeds]
+    values = np.array([known_mean(values[alike]) for alike in seeds])
     strata = [values[[t == task for t in tasks], :complete].T for task in dict.fromkeys(tasks)]
     interval = bootstrap_interval(strata, np.mean) if complete else None
     low, high = interval if interval is not None else (None, None)
-    return Curve(grid, np.nanmean(values, axis=0), complete, low, high, series)
+    return Curve(grid, known_mean(values), complete, low, high, series)
+
+
+def known_mean(values: Floats) -> Floats:
+    """Mean of each column [R, T] over what is not NaN; NaN where nothing else is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    mean: Floats = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return mean
 
 
 def n_episodes(runs: list[RunSummary]) -> int | None:

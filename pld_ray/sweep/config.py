@@ -20,7 +20,13 @@ from pld_ray.config.file import (
 from pld_ray.config.presets import find_preset
 from pld_ray.config.train import check_declared
 from pld_ray.options import option
-from pld_ray.sweep.checks import check_changes, check_draws, check_in_one_process, check_size
+from pld_ray.sweep.checks import (
+    check_changes,
+    check_draws,
+    check_in_one_process,
+    check_set_once,
+    check_size,
+)
 from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
 
 
@@ -228,7 +234,11 @@ def load_sweep(args: list[str]) -> Sweep:
 
 
 def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
-    """The base configuration, and every key and value of the space checked against it."""
+    """The base configuration, and every key and value of the space checked against it.
+
+    Raises:
+        ConfigError: as `load_sweep`.
+    """
     base, preset = load_base(config, file)
     of = type(base)
     known = field_names(of)
@@ -251,6 +261,8 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
         check_draws(places[place], f"{file}: {place}: ", of)
     for name, changes in config.variants.items():
         check_changes(changes or {}, f"{file}: variants.{name}: ", of)
+    swept = {place: places[place] for place in ("scheduler.mutations", "space")}
+    check_set_once(config.variants, swept, str(file))
     if not (config.space or config.variants or config.scheduler.mutations):
         raise ConfigError(
             f"{file}: nothing is swept: give space (key -> domain) or variants (name -> changes)"

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ray.tune import Callback
@@ -62,18 +63,38 @@ def write_trial(folder: pathlib.Path, **entries: Any) -> None:
 
 def known_points(trials: pathlib.Path) -> dict[str, dict[str, Any]]:
     """Trial -> the point that it was at last, without its id, of every trial that was begun."""
-    read = {path.parent.name: read_json(path) for path in sorted(trials.glob(f"t*/{POINT_FILE}"))}
-    return {name: entry["point"] for name, entry in read.items() if is_point(entry.get("point"))}
+    return {name: point for name, point, _ in _begun(trials)}
 
 
-def known_names(trials: pathlib.Path) -> dict[str, str]:
-    """`point_key` of every trial that was begun -> its name."""
-    names = {}
+def known_names(trials: pathlib.Path) -> dict[str, list[str]]:
+    """`point_key` -> the trials that were begun with it: a searcher may draw a point again."""
+    names: dict[str, list[str]] = {}
+    for name, point, index in _begun(trials):
+        names.setdefault(point_key(point, index), []).append(name)
+    return names
+
+
+def drawn_points(trials: pathlib.Path) -> list[dict[str, Any]]:
+    """The points that a searcher has drawn, in their order, each as often as it was drawn.
+
+    A draw has a trial for each seed; a kill may have left out any of them.
+    """
+    drawn: list[dict[str, Any]] = []
+    draws, trials_of = Counter[str](), Counter[str]()
+    for _, point, index in _begun(trials):
+        repetition, key = point_key(point, index), point_key(point, 0)
+        trials_of[repetition] += 1
+        if trials_of[repetition] > draws[key]:
+            draws[key] += 1
+            drawn.append(point)
+    return drawn
+
+
+def _begun(trials: pathlib.Path) -> Iterator[tuple[str, dict[str, Any], int | None]]:
     for path in sorted(trials.glob(f"t*/{POINT_FILE}")):
         entry = read_json(path)
         if is_point(entry.get("point")):
-            names[point_key(entry["point"], entry.get("index"))] = path.parent.name
-    return names
+            yield path.parent.name, entry["point"], entry.get("index")
 
 
 def point_key(point: dict[str, Any], index: int | None) -> str:

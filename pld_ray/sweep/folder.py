@@ -82,7 +82,8 @@ def read_record(folder: pathlib.Path) -> dict[str, Any]:
 class TrialName:
     """Names a trial after its point's id; a searcher's points are counted as they come.
 
-    A point that was begun before the sweep was resumed has its name already.
+    A point that was begun before the sweep was resumed has its names already, one for each time
+    that it was drawn.
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -94,8 +95,8 @@ class TrialName:
         if "id" in point:
             return str(point["id"])
         key = point_key(point, trial.config.get("__trial_index__"))
-        if key in self.known:
-            return self.known.pop(key)
+        if self.known.get(key):
+            return self.known[key].pop(0)
         name = plan.trial_id(len(list((self.folder / TRIALS).glob("t*"))))
         trial_folder(self.folder, name).mkdir(parents=True)
         return name

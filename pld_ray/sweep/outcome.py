@@ -94,7 +94,7 @@ def summarize(rows: Sequence[Row], num_trials: int, over: bool = False) -> dict[
         over: its time was up. Else it is `interrupted` while trials are open or were not begun.
     """
     counts = {state: sum(row["state"] == state for row in rows) for state in ENDED}
-    left = num_trials - sum(counts.values())
+    left = max(0, num_trials - sum(counts.values()))
     return {
         "state": INTERRUPTED if left and not over else FINISHED,
         "num_trials": num_trials,

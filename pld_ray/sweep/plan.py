@@ -20,7 +20,7 @@ from ray.tune.schedulers import (
 from ray.tune.search import Searcher
 from ray.tune.stopper import CombinedStopper, TimeoutStopper, TrialPlateauStopper
 
-from pld_ray.config import TrainConfig
+from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import encode
 from pld_ray.jobs.cluster import Resources, demands
 from pld_ray.sweep.config import Sweep, SweepConfig
@@ -31,10 +31,22 @@ TIME = "env_steps"
 
 
 def sweep_points(sweep: Sweep) -> list[Point]:
-    """The points of a sweep, one for each trial; a population begins with draws of what mutates."""
+    """The points of a sweep, one for each trial; a population begins with draws of what mutates.
+
+    Raises:
+        ConfigError: there are fewer different draws than the sweep wants; a population may begin
+            with equal ones.
+    """
     config = sweep.config
     space = {**config.scheduler.mutations, **config.space}
-    return points(space, config.variants, config.seeds, config.num_samples, config.search_seed)
+    return points(
+        space,
+        config.variants,
+        config.seeds,
+        config.num_samples,
+        config.search_seed,
+        distinct=config.scheduler.type != "pbt",
+    )
 
 
 def num_trials(sweep: Sweep) -> int:
@@ -52,6 +64,30 @@ def points_now(sweep: Sweep, known: Mapping[str, Mapping[str, Any]]) -> list[Poi
         {**point, **{a: v for a, v in known.get(trial_id(i), {}).items() if a in moving}}
         for i, point in enumerate(sweep_points(sweep))
     ]
+
+
+def check_begun(sweep: Sweep, known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to go on with a trial at another point than the one that it was begun at.
+
+    Args:
+        sweep: that is resumed.
+        known: trial -> the point that its folder has.
+
+    Raises:
+        ConfigError: this release draws other points than the one that began the sweep.
+    """
+    if sweep.config.searcher == "optuna":
+        return
+    moving = set(sweep.config.scheduler.mutations)
+    for i, point in enumerate(sweep_points(sweep)):
+        before = known.get(trial_id(i), {})
+        for axis in before.keys() & point.keys() - moving:
+            if json.dumps(before[axis]) != json.dumps(point[axis], default=str):
+                raise ConfigError(
+                    f"{trial_id(i)} was begun with {axis}={before[axis]} and would go on with "
+                    f"{axis}={point[axis]}, because this pld-ray draws other points: resume the "
+                    "sweep with the release that began it"
+                )
 
 
 def param_space(
@@ -82,7 +118,8 @@ def searcher(config: SweepConfig, known: Sequence[Mapping[str, Any]] = ()) -> Se
 
     Args:
         config: of the sweep.
-        known: points that were begun, which are suggested again before any new one.
+        known: points that were drawn, which are suggested again before any new one, each as often
+            as it is in there.
     """
     if config.searcher != "optuna":
         return None
@@ -92,8 +129,9 @@ def searcher(config: SweepConfig, known: Sequence[Mapping[str, Any]] = ()) -> Se
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     axes = {*config.space, *(["variant"] if config.variants else [])}
-    begun = {json.dumps(point, sort_keys=True): point for point in known if point.keys() == axes}
-    again = [{f"point/{axis}": v for axis, v in point.items()} for point in begun.values()]
+    again = [
+        {f"point/{axis}": v for axis, v in point.items()} for point in known if point.keys() == axes
+    ]
     search = OptunaSearch(
         metric=config.metric,
         mode="max",

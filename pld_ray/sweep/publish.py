@@ -84,9 +84,9 @@ def publish(
     tracker.log_metrics({**best, **figures}, env_steps)
     tracker.set_tags(
         {
-            "mlflow.note.content": note(made, held, summary),
+            "mlflow.note.content": note(held, summary),
             "best_setting": held[0]["point"] if held else "",
-            "separation": made["separation"],
+            "separation": separation(held),
         }
     )
 
@@ -113,6 +113,16 @@ def held_settings(made: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [row for row in known if row["point"] not in short]
 
 
+def separation(held: Sequence[Mapping[str, Any]]) -> str:
+    """How many of these settings the runs do not tell from the first; empty where they tell all."""
+    from pld_ray.report.headline import not_separable
+    from pld_ray.report.summary import are_apart
+
+    intervals = [(row["ci95_low"], row["ci95_high"]) for row in held]
+    rivals = sum(not are_apart(intervals[0], interval) for interval in intervals[1:])
+    return not_separable(rivals, len(held) - 1)
+
+
 def metric_name(point: str) -> str:
     """`algorithm.residual_scale=0.5, seed=1` as `held_success/residual_scale 0.5 seed 1`."""
     from pld_ray.report.points import parse_point, short_names
@@ -123,9 +133,7 @@ def metric_name(point: str) -> str:
     return f"held_success/{words}"
 
 
-def note(
-    made: Mapping[str, Any], held: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
-) -> str:
+def note(held: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> str:
     """Markdown for the top of the run's page: the leading setting and a table of the first ones."""
     lines = [
         f"{summary['num_finished']} of {summary['num_trials']} trials finished, "
@@ -133,13 +141,14 @@ def note(
     ]
     if held:
         first = held[0]
-        crown = "Highest" if made["separation"] else "Best" if len(held) > 1 else "Result"
-        claim = f", {made['separation']}" if made["separation"] else ""
+        doubt = separation(held)
+        crown = "Highest" if doubt else "Best" if len(held) > 1 else "Result"
+        claim = f", {doubt}" if doubt else ""
         lines += [
             f"**{crown}: {first['point']}, {rate(first['iqm_success'])}** on the held states"
             f"{interval(first, ' (95 % interval {})')}{claim}.",
             "",
-            "| | setting | held success, IQM | 95 % interval | runs | base policy |",
+            "| | setting | held success, IQM | 95 % interval | seeds | base policy |",
             "|---|---|---|---|---|---|",
             *(
                 f"| {rank} | {row['point']} | {rate(row['iqm_success'])} | {interval(row, '{}')} | "

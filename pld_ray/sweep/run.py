@@ -36,7 +36,13 @@ from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, RUNNING, failure_
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig
-from pld_ray.sweep.ended import EndedTrials, ended_figures, known_points, note_ended
+from pld_ray.sweep.ended import (
+    EndedTrials,
+    drawn_points,
+    ended_figures,
+    known_points,
+    note_ended,
+)
 from pld_ray.sweep.folder import TrialName, load_folder, write_record
 from pld_ray.sweep.outcome import as_csv, summarize, trial_rows
 from pld_ray.sweep.progress import SweepProgress
@@ -92,7 +98,9 @@ def resume_sweep(
     """
     folder = folder.resolve()
     sweep = load_folder(folder)
-    for config in trial_configs(sweep, known_points(folder / TRIALS)):
+    known = known_points(folder / TRIALS)
+    plan.check_begun(sweep, known)
+    for config in trial_configs(sweep, known):
         check_trusted(config, folder / BASE_FILE, trust)
     with running_ray(sweep.base, ray_address or sweep.config.ray_address):
         check_resources(sweep)
@@ -198,8 +206,7 @@ class _Driver:
         context = plan.context(self.sweep, self.folder, uri, run_id, self.resumed)
         trainable = plan.trainable(self.sweep, context)
         trials = self.folder / TRIALS
-        points = known_points(trials)
-        space = plan.param_space(self.sweep, points)
+        space = plan.param_space(self.sweep, known_points(trials))
         state = self.folder / "tune"
         remove(state)  # what Tune keeps there for itself is pickled, and never read again
         is_search = config.searcher == "optuna"
@@ -207,7 +214,7 @@ class _Driver:
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(
-                search_alg=plan.searcher(config, list(points.values())),
+                search_alg=plan.searcher(config, drawn_points(trials)),
                 scheduler=plan.scheduler(self.sweep),
                 num_samples=plan.num_trials(self.sweep) if is_search else 1,
                 max_concurrent_trials=config.max_concurrent,

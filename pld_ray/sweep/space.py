@@ -26,6 +26,8 @@ BOUNDS = {
     "qrandint": 3,
 }
 LISTS = ("grid", "choice")
+TRIES = 100
+"""Draws made for each one that is wanted before it is said that there are no further ones."""
 
 
 def split_keys(axis: str) -> list[str]:
@@ -63,6 +65,16 @@ def check_axes(axes: Mapping[str, Any], where: str) -> None:
 
 
 def check_bounds(kind: str, values: list[Any], place: str) -> None:
+    """Check a domain that has bounds.
+
+    Args:
+        kind: of the domain.
+        values: low, high and, for some, the step.
+        place: what an error begins with.
+
+    Raises:
+        ConfigError: they are no numbers, or not in order, or the step does not fit.
+    """
     numbers = [as_number(value) for value in values]
     if any(n is not None and not abs(n) < 1e300 for n in numbers):
         raise ConfigError(f"{place}: {kind} {values!r}: must be finite numbers")
@@ -78,6 +90,25 @@ def check_bounds(kind: str, values: list[Any], place: str) -> None:
         raise ConfigError(f"{place}: {kind} {values!r}: the step must fit between low and high")
     if "randint" in kind and not all(number.is_integer() for number in (low, high, *step)):
         raise ConfigError(f"{place}: {kind} {values!r}: must be whole numbers")
+    if step and "uniform" in kind:
+        check_multiples(kind, low, high, step[0], place)
+
+
+def check_multiples(kind: str, low: float, high: float, step: float, place: str) -> None:
+    """Refuse bounds between two steps, which Ray Tune cannot draw from.
+
+    Raises:
+        ConfigError: with the nearest bounds inside, where these are two.
+    """
+    if all(math.isclose(bound / step, round(bound / step)) for bound in (low, high)):
+        return
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    inside = ", ".join(f"{number:.10g}" for number in (first * step, last * step, step))
+    hint = f", such as [{inside}]" if first < last else "; take a smaller step"
+    raise ConfigError(
+        f"{place}: {kind} [{low:.10g}, {high:.10g}, {step:.10g}]: low and high must be multiples "
+        f"of the step{hint}"
+    )
 
 
 def values_drawn(kind: str, values: list[Any]) -> list[Any]:
@@ -126,6 +157,20 @@ def values(domain: Mapping[str, Any]) -> list[Any] | None:
     return domain.get("grid") or domain.get("choice")
 
 
+def num_values(domain: Mapping[str, Any]) -> float:
+    """How many different values a checked domain can draw; infinity for a continuous one."""
+    ((kind, given),) = domain.items()
+    if kind in LISTS:
+        return len({repr(value) for value in given})
+    low, high, *step = [float(n) for value in given if (n := as_number(value)) is not None]
+    if kind == "randint":
+        return high - low
+    if not step:
+        return math.inf
+    inside = math.floor(high / step[0] + 1e-9) - math.ceil(low / step[0] - 1e-9) + 1
+    return inside - (kind == "qrandint" and step[0] == 1)  # there Tune leaves the highest out
+
+
 def varied_axes(
     space: Mapping[str, Mapping[str, Any]], variants: Mapping[str, Any] | None = None
 ) -> set[str]:
@@ -149,26 +194,62 @@ def points(
     seeds: list[int],
     num_samples: int,
     search_seed: int,
+    distinct: bool = True,
 ) -> list[Point]:
     """All points of a sweep that does not depend on its results.
 
     Each of `num_samples` draws of what is no grid is tried with the whole grid, every variant and
     every seed; the seeds of a point follow each other. The same `search_seed` gives the same
     points.
+
+    Args:
+        space: axis -> domain.
+        variants: by name.
+        seeds: of each point.
+        num_samples: how often what is no grid is drawn.
+        search_seed: of the draws.
+        distinct: draw nothing twice; two trials that are alike teach nothing.
+
+    Raises:
+        ConfigError: the space has fewer different draws than `num_samples`.
     """
     grid = {axis: domain["grid"] for axis, domain in space.items() if "grid" in domain}
-    drawn = {axis: tune_domain(d) for axis, d in space.items() if "grid" not in d}
+    drawn = {axis: domain for axis, domain in space.items() if "grid" not in domain}
     if variants:
         grid = {"variant": list(variants), **grid}
-    random = np.random.RandomState(search_seed)  # the kind that Tune's domains take
     found = []
-    for _ in range(num_samples if drawn else 1):
-        draw = {axis: plain(domain.sample(random_state=random)) for axis, domain in drawn.items()}
+    for draw in draws(drawn, num_samples, search_seed, distinct) if drawn else [{}]:
         for values in itertools.product(*grid.values()):
             point = dict(zip(grid, values, strict=True)) | draw
             ordered = {a: point[a] for a in ("variant", *space) if a in point}
             found += [{**ordered, "seed": seed} for seed in seeds]
     return found
+
+
+def draws(
+    space: Mapping[str, Any], num_samples: int, search_seed: int, distinct: bool
+) -> list[Point]:
+    """Values for every axis of a space without grids; arguments and error as `points`."""
+    there_are = math.prod(num_values(domain) for domain in space.values())
+    if distinct and there_are < num_samples:
+        raise too_few(num_samples, int(there_are))
+    domains = {axis: tune_domain(domain) for axis, domain in space.items()}
+    random = np.random.RandomState(search_seed)  # the kind that Tune's domains take
+    found: dict[Any, Point] = {}
+    for number in range(num_samples * TRIES if distinct else num_samples):
+        draw = {axis: plain(domain.sample(random_state=random)) for axis, domain in domains.items()}
+        found.setdefault(repr(draw) if distinct else number, draw)
+        if len(found) == num_samples:
+            return list(found.values())
+    raise too_few(num_samples, len(found))  # some values are too rare
+
+
+def too_few(wanted: int, found: int) -> ConfigError:
+    """The one sentence."""
+    return ConfigError(
+        f"num_samples={wanted}: the space has {found} different draws, and none is tried twice: "
+        f"give num_samples={found}, or more seeds for each point"
+    )
 
 
 def plain(value: Any) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import multiprocessing
 import os
 import random
 import signal
 
+import pytest
 from aloha_files import write_episode
 
 from pld_ray.data.aloha_file import Layout
@@ -102,3 +104,40 @@ def test_a_file_that_has_changed_since_is_converted_again(tmp_path):
     size = (tmp_path / "in/score_5/episode_0.hdf5").stat().st_size
     first = saved["files"][0]
     assert (first["folder"], first["file"], first["size"]) == ("score_5", "episode_0.hdf5", size)
+
+
+class Interrupted(Steps):
+    """Breaks off when the parts are there and the dataset is not."""
+
+    def phase(self, what, *args):
+        if what == "putting together":
+            raise KeyboardInterrupt
+        return super().phase(what, *args)
+
+
+@pytest.mark.parametrize("mode", ["image", "video"])
+@pytest.mark.parametrize("change", ["removed", "added"])
+def test_other_files_that_bring_other_columns_have_the_parts_written_anew(tmp_path, change, mode):
+    """Velocities and efforts are there where all files have them."""
+    folder, root = tmp_path / "in/score_5", tmp_path / "out"
+    settings = dataclasses.replace(SETTINGS, mode=mode)
+    write_episode(folder / "episode_0.hdf5", 4)
+    write_episode(folder / "episode_1.hdf5", 5, extras=change == "added")
+    with pytest.raises(KeyboardInterrupt):
+        convert(tmp_path / "in", root, settings, Layout(), 1, steps=Interrupted())
+    parts = root / ".conversion/parts"
+    assert len(list(parts.iterdir())) == 2
+    before = {path: path.stat().st_mtime_ns for path in parts.glob("*/data.parquet")}
+    with pytest.raises(KeyboardInterrupt):
+        convert(tmp_path / "in", root, settings, Layout(), 1, steps=Interrupted())
+    assert {path: path.stat().st_mtime_ns for path in before} == before  # of the same files
+    if change == "removed":
+        (folder / "episode_1.hdf5").unlink()
+    else:
+        write_episode(folder / "episode_2.hdf5", 6, extras=False)
+    outcome = convert(tmp_path / "in", root, settings, Layout(), 1)
+    assert outcome.num_episodes == (1 if change == "removed" else 3)
+    convert(tmp_path / "in", tmp_path / "whole", settings, Layout(), 1)
+    assert contents(root) == contents(tmp_path / "whole")
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    assert ("observation.velocity" in features) == (change == "removed")

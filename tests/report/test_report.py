@@ -6,6 +6,7 @@ import random
 import shutil
 from types import SimpleNamespace as Namespace
 
+import numpy as np
 import pytest
 from tracked import differing_runs, learning_run
 
@@ -15,8 +16,10 @@ from pld_ray.report.figures import curves_chart, effect_panels, finals_chart, po
 from pld_ray.report.formats import DASH, breakable
 from pld_ray.report.headline import against_base, facts, progress_tiles, reached, tiles
 from pld_ray.report.inputs import select
+from pld_ray.report.points import same_seed
 from pld_ray.report.runs import Run
-from pld_ray.report.summary import summarize
+from pld_ray.report.summary import known_mean, summarize
+from pld_ray.report.tables import point_rows
 from pld_ray.report.videos import find_videos
 from pld_ray.report.write import make_report
 
@@ -109,12 +112,21 @@ def test_speed_is_measured_over_training_time_and_updates_since_the_first(store)
 
 
 def tracked_points(
-    store, folder, finals, *, base=0.5, held_base=0.7, same_base=None, status="FINISHED", steps=()
+    store,
+    folder,
+    finals,
+    *,
+    base=0.5,
+    held_base=0.7,
+    same_base=None,
+    status="FINISHED",
+    steps=(),
+    seeds=range(9),
 ):
     """A sweep with one point for each list of final successes; returns its folder."""
     parent = store.run("claims", tags={"pld_ray.kind": "sweep", "sweep": "claims"}, folder=folder)
     for number, values in enumerate(finals):
-        for seed, final in enumerate(values):
+        for seed, final in zip(seeds, values, strict=False):
             metrics = {
                 "eval/base_success": [(0, base)],
                 "eval/residual_success": steps or [(10_000, 0.6), (20_000, 0.7)],
@@ -151,6 +163,42 @@ def test_a_setting_is_the_best_only_where_intervals_do_not_overlap(
     assert main(["report", folder]) == 0
     crown = "best: " if heading.startswith("Best") else "highest: "
     assert f"\n{crown}algorithm.gamma=0.99, algorithm.utd=" in capsys.readouterr().out
+
+
+def test_runs_that_repeat_a_seed_are_no_evidence_of_their_own(store, tmp_path):
+    folder = tracked_points(store, tmp_path / "sweep", [[0.82] * 3, [0.80] * 3], seeds=[0, 0, 0])
+    summary = summarize(select([folder]))
+    assert [p.finals for p in summary.points] == [[pytest.approx(0.82)], [pytest.approx(0.80)]]
+    assert [p.low for p in summary.points] == [None, None]
+    assert [(p.curve.low, len(p.curve.runs)) for p in summary.points] == [(None, 3)] * 2
+    assert "3 runs of 1 seed, no interval; not separable" in tiles(summary)[0][2]
+    assert [row["n_seeds"] for row in point_rows(summary)] == [1, 1]
+
+
+def test_a_repeated_seed_counts_with_the_mean_of_its_runs(store, tmp_path):
+    finals, seeds = [[0.9, 0.7, 0.6, 0.4]], [0, 0, 1, 2]
+    folder = tracked_points(store, tmp_path / "sweep", finals, seeds=seeds)
+    (point,) = summarize(select([folder])).points
+    assert point.finals == pytest.approx([0.8, 0.6, 0.4])
+    assert (point.iqm, point.mean) == (pytest.approx(0.6), pytest.approx(0.6))
+    assert point.low == pytest.approx(0.4)
+    assert point.curve.low is not None
+
+
+def test_runs_are_alike_by_task_and_seeds_and_alone_where_none_is_known():
+    def run(number, task="lift", seed="0", **params):
+        tags = {"task": task, "seed": seed}
+        return Run(f"{number}", "", "FINISHED", None, None, "", params=params, tags=tags)
+
+    runs = [run(0), run(1, "place"), run(2), run(3, seed=""), run(4, seed="")]
+    runs += [run(5, collection_seed="7"), run(6, seed="1")]
+    assert same_seed(runs) == [[0, 2], [1], [3], [4], [5], [6]]
+
+
+def test_the_mean_over_seeds_goes_on_with_those_that_are_left():
+    values = np.array([[0.2, 0.4, np.nan], [0.4, np.nan, np.nan]])
+    assert known_mean(values)[:2] == pytest.approx([0.3, 0.4])
+    assert np.isnan(known_mean(values)[2])
 
 
 def test_a_gain_over_the_base_policy_is_claimed_where_it_lies_outside_the_interval(store, tmp_path):
@@ -465,6 +513,7 @@ def setting(iqm, low=None, high=None, seeds=1, steps=float("inf"), missed_by=Non
         steps_to_threshold=steps,
         missed_by=missed_by,
         finals=[iqm] * seeds,
+        runs=[Namespace(final=iqm)] * seeds,
         point=Namespace(seeds=seeds, label="utd=2"),
     )
 

@@ -83,7 +83,7 @@ def test_repetitions_of_a_point_are_told_apart(tmp_path):
         write_trial(tmp_path / name, **entries)
     write_trial(tmp_path / "t0001", checkpoint="step_1")  # what was there stays
     assert known_points(tmp_path) == {"t0000": point, "t0001": point}
-    names = {point_key(point, 0): "t0000", point_key(point, 1): "t0001"}
+    names = {point_key(point, 0): ["t0000"], point_key(point, 1): ["t0001"]}
     assert len(names) == 2
     assert known_names(tmp_path) == names
     assert point_key({"seed": 1, "algorithm.utd": 2}, None) == point_key(point, 0)
@@ -135,5 +135,7 @@ def test_the_best_trial_and_what_is_left_are_told():
     }
     assert summarize(rows, 6, over=True)["state"] == "finished"
     assert summarize(rows[:3], 3)["state"] == "finished"
+    more = summarize(rows[:3], 2)  # of a resume that began trials anew
+    assert (more["state"], more["num_open"]) == ("finished", 0)
     assert summarize([], 2)["best"] is None
     assert as_csv([]).split() == ["trial"]

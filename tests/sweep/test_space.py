@@ -17,6 +17,7 @@ from pld_ray.sweep.config import describe, label, load_sweep
 from pld_ray.sweep.plan import (
     WithinBounds,
     bundles,
+    check_begun,
     context,
     fit_at_once,
     num_trials,
@@ -125,6 +126,34 @@ def test_numbers_take_the_kind_that_the_configuration_has():
         ({"space": {"algorithm.tau": {"loguniform": [0, 0.1]}}}, "low must be above 0"),
         ({"space": {"algorithm.tau": {"uniform": [0.2]}}}, "uniform needs \\[low, high\\]"),
         ({"space": {"algorithm.utd": {"quniform": [1, 3, 9]}}}, "the step must fit"),
+        (
+            {"space": {"algorithm.residual_scale": {"quniform": [0.1, 1.0, 0.25]}}},
+            r"algorithm.residual_scale: quniform \[0.1, 1, 0.25\]: .* multiples of the step, such "
+            r"as \[0.25, 1, 0.25\]",
+        ),
+        (
+            {"space": {"algorithm.tau": {"qloguniform": [0.15, 0.39, 0.2]}}},
+            "multiples of the step; take a smaller step",
+        ),
+        (
+            {"space": UTD, "variants": {"slow": {"algorithm.utd": 0.5}}},
+            "algorithm.utd is set in variants.slow and again in space, ",
+        ),
+        (
+            {"space": {**UTD, "algorithm.utd, algorithm.n_step": {"grid": [[1, 2]]}}},
+            r"algorithm.utd is set in space and again in space \(algorithm.utd, algorithm.n_step\)",
+        ),
+        (
+            {"space": UTD, "scheduler": {"type": "pbt", "mutations": UTD}},
+            "algorithm.utd is set in scheduler.mutations and again in space, ",
+        ),
+        (
+            {
+                "space": {"env.kwargs": {"grid": [{"a": 1}]}},
+                "variants": {"b": {"env.kwargs.a": 2}},
+            },
+            "env.kwargs.a is set in variants.b and again in space",
+        ),
         ({"space": {"seed": {"grid": [1, 2]}}}, "use seeds"),
         ({"space": UTD, "set": {"algorithm.gama": 0.9}}, "did you mean algorithm.gamma"),
         ({"space": UTD, "variants": {"a": {"env.tsk": "x"}}}, "did you mean env.task"),
@@ -142,6 +171,71 @@ def test_numbers_take_the_kind_that_the_configuration_has():
 def test_a_wrong_file_is_refused_with_what_to_mend(load, mapping, message):
     with pytest.raises(ConfigError, match=message):
         load(mapping)
+
+
+def test_a_key_of_an_option_that_a_variant_sets_as_a_whole_is_kept(load):
+    sweep = load(
+        {
+            "set": {"env.entry_point": "envs.point:PointEnv"},
+            "space": {"env.kwargs.step_s": {"grid": [0.1]}},
+            "variants": {"long": {"env.kwargs": {"episode_length": 9}}},
+        }
+    )
+    config = sweep.trial_config(sweep_points(sweep)[0])
+    assert config.env.kwargs == {"episode_length": 9, "step_s": 0.1}
+
+
+@pytest.mark.parametrize("bounds", [[0.25, 1.0, 0.25], [0.1, 0.7, 0.1], [0.3, 0.9, 0.3]])
+def test_bounds_that_are_multiples_of_the_step_are_drawn_from(load, bounds):
+    sweep = load({"space": {"algorithm.residual_scale": {"quniform": bounds}}})
+    (point,) = sweep_points(sweep)
+    assert bounds[0] <= point["algorithm.residual_scale"] <= bounds[1] + 1e-9
+
+
+SEVERAL = [
+    ({"choice": [1, 2, 2, 4]}, 3),
+    ({"randint": [1, 5]}, 4),
+    ({"qrandint": [1, 9, 4]}, 2),
+    ({"qrandint": [1, 5, 1]}, 4),
+    ({"quniform": [1, 4, 1]}, 4),
+    ({"qloguniform": [1, 4, 1]}, 4),
+]
+
+
+@pytest.mark.parametrize(("domain", "count"), SEVERAL, ids=lambda value: str(value))
+def test_nothing_is_drawn_twice_and_every_value_is_found(load, domain, count):
+    space = {"algorithm.n_step": domain, "algorithm.utd": {"grid": [1, 2]}}
+    for search_seed in range(5):
+        sweep = load({"space": space, "num_samples": count, "search_seed": search_seed})
+        assert len({label(point) for point in sweep_points(sweep)}) == 2 * count
+    sweep = load({"space": space, "num_samples": count + 1})
+    with pytest.raises(ConfigError, match=f"has {count} different .* num_samples={count}, or more"):
+        sweep_points(sweep)
+
+
+def test_a_value_too_rare_to_be_met_ends_in_a_sentence():
+    space = {"algorithm.utd": {"choice": [1] * 99_999 + [2]}}
+    with pytest.raises(ConfigError, match="num_samples=2: the space has 1 different draws"):
+        points(space, {}, [0], 2, 0)
+
+
+def test_a_population_may_begin_with_equal_draws(load):
+    mutations = {"algorithm.utd": {"choice": [1, 2]}}
+    sweep = load({"num_samples": 4, "scheduler": {"type": "pbt", "mutations": mutations}})
+    assert len(sweep_points(sweep)) == 4
+
+
+def test_a_trial_goes_on_at_the_point_that_it_was_begun_at(load):
+    sweep = load({"space": {"algorithm.utd": {"choice": [1, 2, 4]}}, "num_samples": 3})
+    known = {f"t{i:04d}": dict(point) for i, point in enumerate(sweep_points(sweep))}
+    check_begun(sweep, known)
+    check_begun(sweep, {"t0001": {}, "t0009": {"algorithm.utd": 9}})
+    known["t0001"]["algorithm.utd"] = known["t0000"]["algorithm.utd"]  # as older releases drew
+    with pytest.raises(ConfigError, match=r"t0001 was begun with algorithm.utd=.* the release"):
+        check_begun(sweep, known)
+    mutations = {"algorithm.utd": {"choice": [1, 2]}}
+    population = load({"scheduler": {"type": "pbt", "mutations": mutations}})
+    check_begun(population, {"t0000": {"algorithm.utd": 1.2, "seed": 0}})
 
 
 def test_a_value_that_no_trial_can_have_names_its_point(load):
