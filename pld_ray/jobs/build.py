@@ -18,7 +18,6 @@ import numpy as np
 
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
-from pld_ray.algorithm.residual.pretrained import check_pretrained
 from pld_ray.columns import VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
@@ -36,6 +35,7 @@ from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.manifest import checksum
 from pld_ray.jobs.cluster import check_cluster, quiet_ray, running_ray
+from pld_ray.jobs.pretrained_critic import check_donor
 from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
@@ -97,7 +97,7 @@ def check_environment(
     quiet_ray()
     try:
         if config.pretrained_critic is not None:
-            check_pretrained(config.pretrained_critic)
+            check_donor(config, config.pretrained_critic)
         algorithm = algorithm_config(config)
         if learns and algorithm.collects:
             OfflineCache(offline_cache_folder(config), {}).check_writable()

@@ -414,6 +414,10 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
     argv = [*small, f"--pretrained_critic={summary['checkpoint']}", "--total_steps=700"]
     assert main(["train", *argv, f"--output_dir={heir}"]) == 0
     assert json.loads((heir / "summary.json").read_text())["updates"] > 0
+    for name, value in (("critic_layer_norm", "false"), ("reward_bias", "-1.0")):
+        other = [*argv, f"--algorithm.{name}={value}", f"--output_dir={tmp_path}/other"]
+        assert main(["train", *other, "--algorithm.value_range=[-200,1]"]) == 2
+        assert f"it was trained with algorithm.{name}=" in capsys.readouterr().err
     assert main(["pretrain", *small, f"--output_dir={tmp_path / 'none'}"]) == 2
     assert "calql_steps=0 has nothing to do" in capsys.readouterr().err
     assert main(["train", *small, "--pretrained_critic=nowhere", f"--output_dir={tmp_path}/x"]) == 2
