@@ -20,10 +20,11 @@ class PolicyPlace:
     )
     path: str | None = option(
         None,
-        "A LeRobot checkpoint folder; None is the policy shipped for `pld_tabletop`, which errs by "
-        "some centimetres. `pld_tabletop_act_five_demonstrations` is shipped too: it saw five good "
-        "demonstrations of can to bin, from the middle of the region, and fails for want of data.",
-        path="folder",
+        "A LeRobot checkpoint folder, or `owner/name` of the hub; None is the policy shipped for "
+        "`pld_tabletop`, which errs by some centimetres. `pld_tabletop_act_five_demonstrations` is "
+        "shipped too: it saw five good demonstrations of can to bin, from the middle of the "
+        "region, and fails for want of data.",
+        path="repository",
         values=EMBEDDED_POLICIES,
     )
     placement: Literal["inline", "pool"] = option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,51 +14,21 @@ from pld_ray.config import ConfigError, InterventionConfig, TrainConfig
 from pld_ray.config.distill import DistillConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.episode_writer import PROGRESS_FILE, read_progress
-from pld_ray.evaluation.eval_info import read_eval_info
-from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.lock import FolderLock
-from pld_ray.files.manifest import MANIFEST_FILE
 from pld_ray.jobs.collect import Goal, collect
+from pld_ray.jobs.distill_evaluation import Say, evaluate_all
 from pld_ray.jobs.distill_inputs import FINETUNE, POLICY, begin, check_inputs
-from pld_ray.jobs.distill_table import Row, write_results
-from pld_ray.jobs.evaluate import evaluate_checkpoint
+from pld_ray.jobs.distill_table import write_results
+from pld_ray.jobs.distill_teachers import Teacher, check_played_alike
 from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
 from pld_ray.jobs.learners import check_gpus
-from pld_ray.policies import load_base_policy
 from pld_ray.policies.checkpoint import open_checkpoint
-from pld_ray.runs.layout import CONFIG_FILE, EVAL_INFO_FILE, SUMMARY_FILE, read_json
+from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import check_trusted
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
-
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """A residual that is distilled."""
-
-    run: RunDir
-    config: TrainConfig
-    checkpoint: pathlib.Path
-    base_policy: str
-    """Fingerprint of the policy that it corrects."""
-
-    @property
-    def task(self) -> str:
-        """Of its run."""
-        return self.config.env.task
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Where it comes from, as plain values."""
-        return {
-            "path": str(self.run.path),
-            "checkpoint": self.checkpoint.name,
-            "checksum": read_json(self.checkpoint / MANIFEST_FILE).get("checksum"),
-        }
 
 
 @dataclass(frozen=True)
@@ -109,7 +79,7 @@ def distill(
             record(part, config.collected.num_env_runners, say)
         folder = learn(config, learning.dataset, learning.dataset_weights, out, say)
         note_ancestors(folder, teachers if config.collected.teacher == "residual" else [])
-        rows = evaluate_all(config, teachers, tasks, folder, out, say)
+        rows = evaluate_all(config, teachers, tasks, folder, out, say, trust)
         return write_results(out, rows, folder, [str(t.run.path) for t in teachers], config.seed)
     finally:
         lock.release()
@@ -121,9 +91,9 @@ def open_teachers(
     """The runs with the checkpoints that act; what `distill` would refuse is refused here.
 
     Raises:
-        ConfigError: a run is no residual run, runs and policy do not belong together, a task is
-            none of the suite's, there are more learners than GPUs for them, or the folder was
-            begun with something else.
+        ConfigError: a run is no residual run, runs and policy do not belong together, runs do not
+            play alike, a task is none of the suite's, there are more learners than GPUs for them,
+            or the folder was begun with something else.
     """
     if not runs:
         raise ConfigError("pld-ray distill needs the folder of a residual run, or of several")
@@ -153,6 +123,7 @@ def open_teachers(
             )
     if len({teacher.task for teacher in teachers}) < len(teachers):
         raise ConfigError("two of the runs are of the same task: give one for each")
+    check_played_alike(teachers)
     known = envs.suite_tasks(teachers[0].config.env.suite)
     asked = (*config.evaluation.tasks, *config.collected.base_tasks)
     if unknown := [task for task in asked if task not in known]:
@@ -188,10 +159,12 @@ def planned(config: DistillConfig, teachers: Sequence[Teacher], out: pathlib.Pat
         acting = None if is_control else teacher.checkpoint
         part_share = (1 - share) / len(teachers)
         parts.append(Part(root, teacher.config, wanted.residual_successes, acting, part_share))
-    first = teachers[0].config
+    first, judged = teachers[0].config, {teacher.task: teacher.config.env for teacher in teachers}
+    unjudged = dataclasses.replace(first.env, reward_classifier=None)  # it knows the run's task
     tasks = wanted.base_tasks or envs.suite_tasks(first.env.suite)
     for task in tasks if wanted.base_successes and share else []:
-        own = dataclasses.replace(first, env=dataclasses.replace(first.env, task=task))
+        env = judged.get(task) or dataclasses.replace(unjudged, task=task)
+        own = dataclasses.replace(first, env=env)
         root = collected / "base" / task
         parts.append(Part(root, own, wanted.base_successes, None, share / len(tasks)))
     return parts
@@ -238,10 +211,8 @@ def learn(
         say(f"fine-tuning: {run.path}")
         resume = run.path if (run.path / CONFIG_FILE).is_file() else None
         learning = config.learning(datasets, weights, str(run.path))
-        if resume:  # the folder may have moved, and the datasets within it
-            begun, here = run.load_config(FinetuneConfig), str(run.path)
-            learning = dataclasses.replace(begun, dataset=datasets, output_dir=here)
-        summary = finetune(learning, resume)
+        # `check_learning` has seen to what decides the policy; all else is the command's own
+        summary = finetune(learning, resume, trust=True)
     if "policy" not in summary:
         raise KeyboardInterrupt(f"stopped while fine-tuning: the same command goes on in {out}")
     partial = out / ".policy"
@@ -256,75 +227,3 @@ def note_ancestors(folder: pathlib.Path, teachers: Sequence[Teacher]) -> None:
     path = folder / PROVENANCE_FILE
     runs = [teacher.origin for teacher in teachers]
     write_json_atomically(path, {**read_json(path), "distilled_from": runs})
-
-
-# --- evaluation -----------------------------------------------------------------------------------
-
-
-def evaluate_all(
-    config: DistillConfig,
-    teachers: Sequence[Teacher],
-    tasks: Sequence[str],
-    folder: pathlib.Path,
-    out: pathlib.Path,
-    say: Say,
-) -> list[Row]:
-    """Base, base + residual and distilled base on the same held states of all tasks."""
-    states = list(range(config.evaluation.held_states))
-    # a run has measured its base policy and its residual on the held states of its own task
-    measured = {t.task: outcomes_of_run(t, states, out, say) for t in teachers if t.task in tasks}
-    env, loader = teachers[0].config.env, config.policy.loader()
-    played: dict[str, dict[str, list[bool]]] = {}
-    for name, path in (("base", config.policy.path), ("distilled", str(folder))):
-        fingerprint = open_checkpoint(path).fingerprint(**loader)
-        policy = None
-        played[name] = {}
-        for task in tasks:
-            if name == "base" and task in measured:
-                played[name][task] = measured[task]["base"]
-                continue
-            file = out / "evaluation" / f"{name}-{task}.json"
-            asked: dict[str, Any] = {"policy": fingerprint, "states": states}
-            if env.reward_classifier:  # it judged here once
-                asked["reward"] = "of the environment"
-            found = read_json(file)
-            if {key: found.get(key) for key in asked} != asked:
-                say(f"evaluating {name} on {task}")
-                player = PolicyPlayer(env, [task])
-                policy = policy or load_base_policy(path, **loader)
-                episodes = player.play(policy, states)[task]
-                player.close()
-                found = {**asked, "success": [episode.success for episode in episodes]}
-                write_json_atomically(file, found)
-            played[name][task] = list(found["success"])
-    return [
-        Row(
-            task,
-            played["base"][task],
-            measured[task]["residual"] if task in measured else None,
-            played["distilled"][task],
-        )
-        for task in tasks
-    ]
-
-
-def outcomes_of_run(
-    teacher: Teacher, states: Sequence[int], out: pathlib.Path, say: Say
-) -> dict[str, list[bool]]:
-    """Success of `base` and `residual` on held states: what the run measured, or played now."""
-    path = teacher.run.path / EVAL_INFO_FILE
-    info = read_eval_info(path) if path.is_file() else {}
-    if info.get("checkpoint") != str(teacher.checkpoint):
-        folder = out / "evaluation" / f"residual-{teacher.task}"
-        path = folder / EVAL_INFO_FILE
-        info = read_eval_info(path) if path.is_file() else {}
-        played = {row["init_state_id"] for row in info.get("episodes", [])}
-        if not played.issuperset(states):
-            say(f"evaluating base and base + residual on {teacher.task}")
-            evaluate_checkpoint(str(teacher.checkpoint), len(states), str(folder))
-            info = read_eval_info(path)
-    outcomes: dict[str, list[bool]] = {}
-    for policy in ("base", "residual"):
-        rows = {r["init_state_id"]: r for r in info["episodes"] if r["policy"] == policy}
-        outcomes[policy] = [bool(rows[state]["success"]) for state in states]
-    return outcomes

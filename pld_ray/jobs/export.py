@@ -20,6 +20,7 @@ from pld_ray.files.atomic import undone_unless
 from pld_ray.files.manifest import check_manifest
 from pld_ray.jobs.build import open_environment
 from pld_ray.jobs.distill_table import TABLE_FILE
+from pld_ray.jobs.finetune_learner import played_tasks
 from pld_ray.jobs.model_card import write_model_card
 from pld_ray.plugin.policy_folder import write_residual
 from pld_ray.policies.actors import load_actor, write_actor
@@ -174,16 +175,18 @@ def chosen(run: RunDir, name: str | None) -> pathlib.Path:
 
 def environment_flags(run: pathlib.Path) -> list[str]:
     """What gives LeRobot the environment of a run, see `envs.lerobot_env`; nothing for another's
-    environment, or where there is no run."""
+    environment, for a fine-tuning that played none, or where there is no run."""
     if not (run / CONFIG_FILE).is_file():
         return []
-    env, usual = RunDir(run).load_config(object).env, EnvConfig()
-    if env.environment_class is not None:
+    config = RunDir(run).load_config(object)
+    env, usual = config.env, EnvConfig()
+    tasks = played_tasks(config) if isinstance(config, FinetuneConfig) else [env.task]
+    if env.environment_class is not None or not tasks:
         return []
     named = ("suite", "cameras", "environment_state", "image_size", "episode_length")
     changed = {name: getattr(env, name) for name in (*named, "rendering", "control_mode")}
     changed = {name: v for name, v in changed.items() if v != getattr(usual, name)}
-    flags = {"type": "pld_ray", "task": env.task, **changed}
+    flags = {"type": "pld_ray", "task": ",".join(tasks), **changed}
     return [f"--env.{name}={str(value).replace(' ', '')}" for name, value in flags.items()]
 
 
@@ -198,7 +201,7 @@ def check_login(repository: str) -> None:
     """
     from huggingface_hub import get_token
 
-    from pld_ray.policies.checkpoint import HUB_ID
+    from pld_ray.options.check import HUB_ID
 
     if not HUB_ID.fullmatch(repository):
         raise ConfigError(f"--push_to={repository}: give the repository as USER/NAME")

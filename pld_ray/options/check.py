@@ -13,6 +13,7 @@ from pld_ray.options.declare import Field, Option, fields_of, without_none
 from pld_ray.options.describe import accepted, shown
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 NAME_LIMIT, PART_LIMIT, PATH_LIMIT, TEXT_LIMIT = 200, 255, 4096, 1000
 """Characters of a name (to which we append), bytes of a path's part and of a path, characters of
 any other text."""
@@ -44,10 +45,17 @@ def check_paths(config: Any) -> None:
             blocked = [p for p in (path, *path.parents) if p.exists() and not p.is_dir()]
             if blocked:
                 raise ValueError(f"{field.key}={value}: {blocked[0]} is a file, not a folder")
-        elif value not in field.option.values:
-            there = path.is_dir() if kind == "folder" else path.is_file()
-            if not there:
-                raise ValueError(f"{field.key}={value}: no such {kind}")
+        elif kind == "repository":
+            known = value in field.option.values or names_repository(value)
+            if not (known or path.expanduser().is_dir()):
+                raise ValueError(f"{field.key}={value}: no such folder")
+        elif not (path.is_dir() if kind == "folder" else path.is_file()):
+            raise ValueError(f"{field.key}={value}: no such {kind}")
+
+
+def names_repository(value: str) -> bool:
+    """Whether this may be `owner/name` of the hub, and no path below a folder that is here."""
+    return bool(HUB_ID.fullmatch(value)) and not pathlib.Path(value.split("/")[0]).is_dir()
 
 
 def values_of(config: Any) -> Iterator[tuple[Field, Any]]:

@@ -24,7 +24,7 @@ class Option:
     distinct: bool = False
     values: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()
-    path: Literal["file", "folder", "new", "any"] | None = None
+    path: Literal["file", "folder", "repository", "new", "any"] | None = None
     name: bool = False
     unit: str = ""
 
@@ -44,7 +44,7 @@ def option(
     distinct: bool = False,
     values: tuple[str, ...] = (),
     prefixes: tuple[str, ...] = (),
-    path: Literal["file", "folder", "new", "any"] | None = None,
+    path: Literal["file", "folder", "repository", "new", "any"] | None = None,
     name: bool = False,
     unit: str = "",
 ) -> Any:
@@ -58,8 +58,8 @@ def option(
         distinct: the items of a list must differ.
         values, prefixes: the texts that are accepted: one of these, or one that begins so; a
             `Literal` is better where nothing may follow.
-        path: `file` and `folder` must exist when a run starts, `new` is made then, `any` is
-            looked at by whoever opens it.
+        path: `file` and `folder` must exist when a run starts, a `repository` is a folder or on
+            the hub, `new` is made then, `any` is looked at by whoever opens it.
         name: the text becomes part of a file's name: no slash, no leading dot.
         unit: of the number.
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pld_ray.config.policy import EMBEDDED_POLICIES
+from pld_ray.options.check import names_repository
 
 EMBEDDED_WEIGHTS = Path(__file__).parent / "weights"
 """Policies that ship with the library; PROVENANCE.json in each says how it was made."""
@@ -27,7 +27,6 @@ EXPORTED = "pld_chunked"
 """`type` of Q-chunking's own policy, which LeRobot knows through `pld_ray.plugin`."""
 HUB_FILES = ["*.json", "*.safetensors", "vision_encoder.*"]
 """Of a policy's repository; the last are the weights of an exported policy's frozen encoder."""
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +135,7 @@ def _download(name: str) -> Path:
         "a local LeRobot pretrained directory (`hf download OWNER/NAME --local-dir DIR` makes "
         "one), or leave --policy.path out for the embedded ACT policy"
     )
-    owner = name.split("/")[0]
-    if not HUB_ID.fullmatch(name) or Path(owner).is_dir():
+    if not names_repository(name):
         raise FileNotFoundError(f"base policy {name!r} is not a directory: give {local_way}")
     from huggingface_hub import snapshot_download
 

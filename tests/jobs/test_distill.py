@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
+import re
 import shutil
+import signal
 
 import pytest
 from safetensors.torch import load_file
@@ -19,18 +22,19 @@ from pld_ray.data.dataset import Dataset
 from pld_ray.evaluation.eval_info import write_eval_info
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import CheckpointError, write_manifest
+from pld_ray.jobs import distill_evaluation
 from pld_ray.jobs.distill import (
     Part,
     distill,
-    evaluate_all,
     learn,
     learning_from,
     open_teachers,
-    outcomes_of_run,
     planned,
     record,
 )
+from pld_ray.jobs.distill_evaluation import evaluate_all, outcomes_of_run, played_with
 from pld_ray.jobs.distill_table import Row, cell_text, write_results
+from pld_ray.jobs.finetune import finetune
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.runs.run_dir import RunDir
 
@@ -155,6 +159,36 @@ def test_runs_that_do_not_belong_together_are_refused(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_runs_that_do_not_play_alike_are_refused(tmp_path):
+    config = load_config(DistillConfig, [*SMALL, f"--output_dir={tmp_path / 'out'}"])
+    first = finished_run(tmp_path / "first").path
+    cases = [
+        ("policy.n_action_steps", "3", "3", "None"),
+        ("policy.prefetch", "true", "True", "False"),
+        ("policy.dtype", "bfloat16", "'bfloat16'", "None"),
+        ("env.episode_length", "99", "99", "None"),
+        ("env.control_mode", "absolute", "'absolute'", "'relative'"),
+    ]
+    for number, (name, flag, own, other) in enumerate(cases):
+        second = finished_run(tmp_path / f"second_{number}", f"--{name}={flag}", task=OTHER).path
+        said = f"{second} plays with {name}={own}, and {first} with {name}={other}: distil runs"
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            open_teachers(config, [first, second], False)
+    same = ["--env.fast_step=false", "--env.terminate_when_toppled=true", "--policy.replicas=2"]
+    third = finished_run(tmp_path / "third", *same, task=OTHER).path
+    assert len(open_teachers(config, [first, third], False)) == 2
+
+
+def test_a_classifier_judges_its_own_task_alone(run, tmp_path):
+    config = load_config(DistillConfig, ["--evaluation.held_states=1"])
+    (teacher,) = open_teachers(config, [run.path], False)
+    env = dataclasses.replace(teacher.config.env, reward_classifier="folder")
+    judged = dataclasses.replace(teacher, config=dataclasses.replace(teacher.config, env=env))
+    recorded = [part.config.env for part in planned(config, [judged], tmp_path)]
+    assert {e.task for e in recorded if e.reward_classifier} == {TASK}
+    assert len(recorded) == 6
+
+
 def test_the_summary_by_hand(tmp_path):
     rows = [
         Row("a", [True, False, False, False], [True] * 4, [True, True, True, False]),
@@ -181,7 +215,7 @@ def used_folder(out, run):
     what they are made of."""
     write_dataset(out / "collected/residual" / TASK, (12, 9))
     shutil.copytree(EMBEDDED_ACT, out / "policy")
-    (teacher,) = open_teachers(load_config(DistillConfig, ONE_TASK), [run.path], False)
+    (teacher,) = open_teachers(load_config(DistillConfig, ONE_TASK), [run.path], True)
     about = {
         "base_policy": {"fingerprint": load_base_policy().fingerprint},
         "distilled_from": [teacher.origin],
@@ -273,6 +307,61 @@ def test_a_folder_that_was_moved_while_it_learnt_goes_on(tmp_path):
     assert not out.exists()
 
 
+def test_a_fine_tuning_goes_on_with_what_the_command_says(run, tmp_path, monkeypatch):
+    """Where the base policy lies now, who learns, and where: a head node has another address."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    out = tmp_path / "out"
+    flags = [*ONE_TASK, f"--output_dir={out}"]
+    config = load_config(DistillConfig, flags)
+    parts = planned(config, open_teachers(config, [run.path], False), out)
+    begun = learning_from(config, parts, out)
+    RunDir(out / "finetune").create(begun)
+    policy = shutil.copytree(EMBEDDED_ACT, tmp_path / "policy")
+    flags += ["--learners.num_learners=2", "--ray_address=10.0.0.9:6379", "--max_failures=9"]
+    config = load_config(DistillConfig, [*flags, f"--policy.path={policy}"])
+    open_teachers(config, [run.path], False)
+    asked = []
+
+    def on_cluster(learning, folder, resumes, on_samples):
+        asked.append((learning, folder.path, resumes))
+        return {}
+
+    write_dataset(out / "collected/residual" / TASK, (12, 9))
+    monkeypatch.setattr("pld_ray.jobs.finetune.finetune_on_cluster", on_cluster)
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
+        learn(config, begun.dataset, begun.dataset_weights, out, str)
+    assert asked == [(learning_from(config, parts, out), out / "finetune", True)]
+    assert asked[0][0].policy.path == str(policy)
+
+
+def test_a_policy_that_moved_is_gone_on_with(tmp_path):
+    data, out = [str(tmp_path / "data")], tmp_path / "out"
+    write_dataset(tmp_path / "data", (12, 9))
+    flags = [*ONE_TASK, "--total_steps=6", "--algorithm.batch_size=4", "--max_failures=1"]
+    policy = shutil.copytree(EMBEDDED_ACT, tmp_path / "policy")
+    config = load_config(DistillConfig, [*flags, f"--policy.path={policy}"])
+    straight = learn(config, data, [1.0], tmp_path / "straight", str)
+    samples = []
+
+    def stop_at_half(number: int) -> None:
+        samples.append(number)
+        if len(samples) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    learning = config.learning(data, [1.0], str(out / "finetune"))
+    assert "policy" not in finetune(learning, on_samples=stop_at_half)
+    moved = policy.rename(tmp_path / "moved")
+    config = load_config(DistillConfig, [*flags, f"--policy.path={moved}"])
+    found = learn(config, data, [1.0], out, str)
+    log = (out / "finetune/train.log").read_text()
+    assert "checkpoints/interrupted at 3 updates" in log
+    assert log.count(" updates=0 ") == 1  # it did not begin anew
+    one, other = (folder / "model.safetensors" for folder in (straight, found))
+    assert one.read_bytes() == other.read_bytes()
+    about = json.loads((found / "PROVENANCE.json").read_text())
+    assert about["base_policy"]["path"] == str(moved)
+
+
 def test_tasks_that_were_not_distilled_can_be_played_alone(run, tmp_path, capsys):
     out = used_folder(tmp_path / "out", run)
     flags = [*ONE_TASK[1:], f"--evaluation.tasks=[{OTHER}]", f"--output_dir={out}"]
@@ -290,6 +379,47 @@ def test_policies_are_played_as_they_are_fine_tuned(run, tmp_path):
     teachers = open_teachers(config, [run.path], False)
     with pytest.raises(ValueError, match=r"rename_map leads to \['observation.pose'\]"):
         evaluate_all(config, teachers, [TASK], EMBEDDED_ACT, tmp_path, str)
+
+
+@pytest.mark.parametrize(
+    ("flags", "way"),
+    [
+        (["--policy.n_action_steps=3", "--policy.prefetch=true"], (3, True)),
+        (["--policy.prefetch=true"], (4, True)),
+        (["--policy.n_action_steps=3"], (3, False)),
+    ],
+)
+def test_policies_are_played_as_the_run_plays(tmp_path, monkeypatch, flags, way):
+    """What was played otherwise, and kept, is played anew."""
+    run = finished_run(tmp_path / "run", *flags)
+    config = load_config(DistillConfig, ONE_TASK)
+    teachers = open_teachers(config, [run.path], False)
+    old = {"policy": load_base_policy().fingerprint, "states": [0], "success": ["otherwise"]}
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / f"evaluation/base-{OTHER}.json").write_text(json.dumps(old))
+    ways = []
+
+    def play(env, states):
+        ways.append((env.env.base_policy.n_action_steps, env.env.prefetch))
+        return {state: EpisodeResult(True, 1.0, 1.0, 30, state) for state in states}
+
+    monkeypatch.setattr(distill_evaluation, "play_init_states", play)
+    for _ in range(2):
+        rows = evaluate_all(config, teachers, [TASK, OTHER], EMBEDDED_ACT, tmp_path, str)
+        assert [(row.base, row.distilled) for row in rows] == [([False], [True]), ([True], [True])]
+    assert ways == [way] * 3  # the base policy elsewhere, and the distilled one on both
+
+
+def test_what_is_learnt_in_is_not_what_is_played_in(tmp_path):
+    run = finished_run(tmp_path / "run", "--policy.n_action_steps=3", "--policy.rtc=false")
+    flags = ["--policy.dtype=bfloat16", "--policy.rename_map={observation.state: observation.pose}"]
+    config = load_config(DistillConfig, [*ONE_TASK, *flags])
+    (teacher,) = open_teachers(config, [run.path], False)
+    names = {"observation.state": "observation.pose"}
+    assert played_with(config, teacher) == {"n_action_steps": 3, "rename_map": names}
+    run = finished_run(tmp_path / "rounded", "--policy.dtype=bfloat16")
+    (teacher,) = open_teachers(load_config(DistillConfig, ONE_TASK), [run.path], False)
+    assert played_with(load_config(DistillConfig, ONE_TASK), teacher) == {"dtype": "bfloat16"}
 
 
 def test_the_person_of_the_run_takes_no_part_in_what_is_recorded(tmp_path, ray_cluster):
@@ -329,3 +459,16 @@ def test_more_states_than_a_residual_has_played_are_played(tmp_path, ray_cluster
     with pytest.raises(CheckpointError, match="is damaged"):  # it has no weights
         outcomes_of_run(teacher, [0, 1], tmp_path / "out", said.append)
     assert said == [f"evaluating base and base + residual on {TASK}"]
+
+
+def test_trust_reaches_what_is_played_at_the_end(tmp_path, ray_cluster, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    foreign = ["--runners.num_env_runners=0", "--placement.env_vars={PLD_RAY_TEST: x}"]
+    run = finished_run(tmp_path / "run", *foreign)
+    brought = RunDir(run.path.rename(tmp_path / "brought"))  # its evaluation names another path
+    out = used_folder(tmp_path / "out", brought)
+    config = load_config(DistillConfig, [*ONE_TASK, f"--output_dir={out}"])
+    with pytest.raises(ConfigError, match="say so with --trust"):
+        distill(config, [brought.path], str)
+    with pytest.raises(CheckpointError, match="is damaged"):  # it has no weights
+        distill(config, [brought.path], str, trust=True)

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError
+from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.manifest import CheckpointError, write_manifest
 from pld_ray.jobs.export import export
@@ -21,9 +22,13 @@ from pld_ray.runs.run_dir import RunDir
 
 @pytest.fixture
 def finetuned(tmp_path):
-    """A fine-tuning run with one checkpoint."""
-    run = RunDir(tmp_path / "finetune")
-    run.create(FinetuneConfig())
+    """A fine-tuning run with one checkpoint, which played its policy."""
+    return finished_run(tmp_path / "finetune", "--evaluation.validation_states=1")
+
+
+def finished_run(folder, *flags):
+    run = RunDir(folder)
+    run.create(load_config(FinetuneConfig, list(flags)))
     checkpoint = run.checkpoints / "final"
     shutil.copytree(EMBEDDED_ACT, checkpoint / "policy")
     write_manifest(checkpoint)
@@ -40,6 +45,26 @@ def test_a_fine_tuned_policy_is_its_checkpoint_s(finetuned, tmp_path, capsys):
     assert card.data.tags == ["act", "lerobot", "pld-ray", "robotics"]
     assert "| `observation.state` | STATE | (8,) |" in card.text
     assert "lerobot-eval --policy.path=DIR --env.type=pld_ray --env.task=pick_up" in card.text
+
+
+def test_a_policy_that_was_not_played_names_no_environment(tmp_path, capsys):
+    """Such as a real robot's, learnt from its datasets."""
+    run, out = finished_run(tmp_path / "run"), tmp_path / "out"
+    assert main(["export", str(run.path), f"--to={out}"]) == 0
+    assert "lerobot-eval" not in capsys.readouterr().out
+    card = (out / "README.md").read_text()
+    assert "--env" not in card
+    assert "## Use" not in card
+    assert "A LeRobot policy of type `act`." in card
+
+
+def test_the_tasks_that_a_fine_tuning_played_are_named(tmp_path):
+    tasks = "lift_the_can,pick_up_the_can_and_place_it_in_the_bin"
+    flags = ["--evaluation.validation_states=1", "--env.episode_length=99"]
+    run = finished_run(tmp_path / "run", f"--evaluation.tasks=[{tasks}]", *flags)
+    export(run.path, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"--env.type=pld_ray --env.task={tasks} --env.episode_length=99\n" in card
 
 
 def test_a_distillation_s_folder_gives_its_policy(finetuned, tmp_path):

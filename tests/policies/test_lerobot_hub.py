@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tiny_policies import VISION_LANGUAGE, make_observations, make_tasks
 
-from pld_ray.policies.checkpoint import open_checkpoint
+from pld_ray.policies.checkpoint import EMBEDDED_ACT, open_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -59,6 +59,27 @@ def test_a_hub_name_offline_is_one_clear_error(tmp_path):
     assert message.startswith("base policy 'someone/act' is not a directory here and cannot be had")
     assert "--local-dir DIR" in message
     assert "\n" not in message
+
+
+def test_a_run_names_its_policy_by_hub_name_or_from_home(tmp_path):
+    put_in_cache(tmp_path / "hub", "someone/act", EMBEDDED_ACT)
+    shutil.copytree(EMBEDDED_ACT, tmp_path / "mine/act")
+    cache = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub")}
+    command = [sys.executable, "-m", "pld_ray.cli", "train", "--dry_run"]
+    for place in ("someone/act", "~/mine/act", "someone/else"):
+        done = subprocess.run(
+            [*command, f"--policy.path={place}"],
+            env={**os.environ, **cache, "HOME": str(tmp_path)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        if place == "someone/else":
+            assert done.returncode == 2
+            assert "base policy 'someone/else' is not a directory here and cannot" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+            assert "configuration, environment and base policy are fine" in done.stdout
 
 
 def test_a_hub_name_is_read_from_the_cache(tmp_path, act_directory):
