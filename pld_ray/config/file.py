@@ -100,6 +100,8 @@ def without_effect(config: Any) -> Any:
     if config.env.entry_point is not None:
         usual = {name: getattr(EnvConfig(), name) for name in LIBERO_ONLY}
         config.env = dataclasses.replace(config.env, **usual)
+    if isinstance(config, TrainConfig) and config.evaluation.interval_steps == 0:  # none came
+        config.evaluation = dataclasses.replace(config.evaluation, stop_success=None)
     params = config.algorithm
     if hasattr(params, "log_std_init"):  # the policy was clamped, and this one is learnt already
         params.log_std_init = min(max(params.log_std_init, params.log_std_min), params.log_std_max)

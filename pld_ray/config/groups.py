@@ -178,8 +178,10 @@ class RunnersConfig:
         50, "Updates between two publications of weights (asynchronous).", within="[1, 1e6]"
     )
     max_staleness: int | None = option(
-        50_000,
-        "Episodes begun with weights older than this many updates are not stored; None stores all.",
+        None,
+        "Episodes begun with weights older than this many updates are not stored; None stores all. "
+        "Each environment's step ages all open ones by `utd` updates: long episodes, such as "
+        "failures, go first.",
         within="[1, 1e10]",
     )
     stall_timeout_s: float = option(

@@ -144,6 +144,7 @@ class TrainConfig:
                 "env.control_hz is the rate of one robot: set runners.num_envs_per_env_runner=1"
             )
         check_environment_class(self.env)
+        check_stop_success(self.evaluation)
         if self.norm_stats is not None and not self.algorithm.normalize_observations:
             raise ConfigError(
                 "norm_stats is of no use with algorithm.normalize_observations=false: remove one"
@@ -175,6 +176,19 @@ class TrainConfig:
             runners.max_staleness,
         )
         check_resources(self)
+
+
+def check_stop_success(evaluation: EvaluationConfig) -> None:
+    """Refuse an end that no validation comes early enough for.
+
+    Raises:
+        ConfigError: naming the settings.
+    """
+    if evaluation.stop_success is not None and evaluation.interval_steps == 0:
+        raise ConfigError(
+            "evaluation.stop_success is looked at after a validation, and "
+            "evaluation.interval_steps=0 makes none before the end: set an interval"
+        )
 
 
 def check_environment_class(env: EnvConfig) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.learners import Learners, Work
 from pld_ray.rllib.progress import Progress
@@ -22,7 +24,9 @@ class AsynchronousLoop:
     A runner's request carries a reference to the newest published weights, so that publishing needs
     no call of its own and a restarted runner is never behind by more than its next request. The
     update debt is submitted to the learner as soon as it arises. If the learner falls behind by
-    more than `backlog_limit`, runners wait: data is never turned away.
+    more than `backlog_limit`, runners wait: data is never turned away. A robot at its control rate
+    does not wait: what is beyond the limit stays owed, or new episodes, checkpoints and stops would
+    wait for it in the learner's queue.
 
     Args:
         config: `sampling` and what belongs to it.
@@ -51,7 +55,7 @@ class AsynchronousLoop:
         progress = self.progress
         self._request()
         feed = to_store(self._fetch(), progress, self.runners.metrics)
-        num_updates = progress.take_debt()
+        num_updates = progress.take_debt(at_most=self._room())
         if feed or num_updates:
             self.outstanding += num_updates
             self.learners.submit(Work(feed, num_updates, progress.residual_scale))
@@ -72,6 +76,12 @@ class AsynchronousLoop:
         config = self.config
         episodes = num_runners * config.num_envs_per_env_runner * self.longest_episode
         return BACKLOG_ROUNDS * max(config.sample_steps, episodes) * config.utd
+
+    def _room(self) -> int | None:
+        """Updates that may be submitted now; None for any number, where runners wait."""
+        if self.config.control_hz is None:
+            return None
+        return max(0, math.ceil(self.backlog_limit(self.runners.num_healthy) - self.outstanding))
 
     def _request(self) -> None:
         """Fill up every runner's requests, unless the learner is behind: a robot at its control

@@ -48,6 +48,8 @@ class OffPolicyLearner(Intake, TorchLearner):
     """Of which kind the two rings are."""
     update_class: type[Any]
     """Of `GradientSteps`."""
+    thread: UpdateThread | None = None
+    """That makes updates, where they have one."""
 
     def build(self) -> None:
         super().build()
@@ -66,9 +68,15 @@ class OffPolicyLearner(Intake, TorchLearner):
         self.gradient_steps = self.make_update(
             {name: self.get_optimizer(DEFAULT_MODULE_ID, name) for name in names}, seed
         )
-        self.thread: UpdateThread | None = None
         self._failure_dir: str | None = None
         self.lost_steps = collections.deque()  # the thread writes too
+
+    def shutdown(self) -> None:
+        """RLlib's; and the thread ends, which would hold networks and replay, and update on."""
+        if self.thread is not None:
+            self.thread.abandon()
+            self.thread = None
+        super().shutdown()
 
     def own_shard(self) -> Shard:
         """Which part of the replay is this learner's."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError
 from ray.rllib.core import ALL_MODULES, COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics import LEARNER_RESULTS, TIMERS
@@ -16,9 +17,38 @@ from pld_ray.data.normalizer import Normalizer
 from pld_ray.errors import UserError
 from pld_ray.rollout.messages import PublishedWeights, ReplayBatch
 
+LOST = (RayActorError, OutOfMemoryError, NodeDiedError)
+"""What Ray raises where a process was ended, by its memory monitor too, or a node is gone."""
+
 
 class LearnerLostError(UserError, RuntimeError):
     """A learner died; the run goes on from its last checkpoint."""
+
+
+@contextlib.contextmanager
+def losses_told(group: LearnerGroup) -> Iterator[None]:
+    """Where RLlib itself speaks to the learners: `Learners.call` tells a loss of its own accord.
+
+    Args:
+        group: of the learners.
+
+    Raises:
+        LearnerLostError: one of them is gone, now or since an earlier call.
+    """
+    try:
+        yield
+    except LOST as error:
+        raise LearnerLostError(f"a learner is gone: {error}") from error
+    except (IndexError, AssertionError) as error:  # RLlib takes the first of those that are left
+        manager = group._worker_manager
+        if manager is None or manager.num_healthy_actors() == len(group):
+            raise
+        raise too_few(manager.num_healthy_actors(), len(group)) from error
+
+
+def too_few(answering: int, learners: int) -> LearnerLostError:
+    """The error for those that do not answer."""
+    return LearnerLostError(f"{answering} of {learners} learners answer; the others are gone")
 
 
 @dataclass(frozen=True)
@@ -159,7 +189,9 @@ class Learners:
     def weights(self) -> dict[str, Any]:
         """What an env runner acts with."""
         component = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
-        return self.group.get_state(components=component, inference_only=True)[COMPONENT_LEARNER]
+        with losses_told(self.group):
+            state = self.group.get_state(components=component, inference_only=True)
+        return state[COMPONENT_LEARNER]
 
     def replay_sizes(self) -> tuple[int, int]:
         """Transitions in the online and in the offline replay, of all learners."""
@@ -172,15 +204,13 @@ class Learners:
         values = [result.get() for result in results]
         failures = [v for v, result in zip(values, results, strict=True) if not result.ok]
         for failure in failures:  # the others' collectives fail for it: it is told first
-            if isinstance(failure, RayActorError):
+            if isinstance(failure, LOST):
                 raise LearnerLostError(f"a learner is gone: {failure}") from failure
         if failures:
             raise failures[0]
         learners = max(1, len(self.group))
         if len(values) < learners:
-            raise LearnerLostError(
-                f"{len(values)} of {learners} learners answer; the others are gone"
-            )
+            raise too_few(len(values), learners)
         return values
 
     def _timed(self, method: str, **arguments: Any) -> dict[str, float]:

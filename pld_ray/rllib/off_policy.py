@@ -23,7 +23,7 @@ from pld_ray.files.state_tree import StateFileError
 from pld_ray.replay.storage import ReplayFileError
 from pld_ray.rllib.asynchronous import AsynchronousLoop
 from pld_ray.rllib.config import OffPolicyConfig
-from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.learners import Learners, losses_told
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rllib.rounds import Rounds
 from pld_ray.rllib.runners import Runners, ask_one, busy_ones_ended
@@ -279,7 +279,8 @@ class OffPolicy(Algorithm):
         collected so far, `manifest.json` the checksums of all these.
         """
         self._drain()
-        super().save_checkpoint(checkpoint_dir)
+        with losses_told(self.learner_group):
+            super().save_checkpoint(checkpoint_dir)
         folder = pathlib.Path(checkpoint_dir)
         self.learners.save(checkpoint_dir)
         if self.phase == "collect":

@@ -34,6 +34,8 @@ OPTIONAL = (
 )
 """Counters that later releases added."""
 
+log = logging.getLogger("pld_ray")
+
 
 @dataclass
 class Progress:
@@ -80,6 +82,7 @@ class Progress:
     control_steps: int = 0
     late_steps: int = 0
     recent_episodes: list[EpisodeSummary] = field(default_factory=list)
+    _told_of_stale: bool = field(default=False, init=False)
 
     @property
     def residual_scale(self) -> float:
@@ -114,6 +117,14 @@ class Progress:
         stale = [k for k, value in enumerate(staleness) if limit is not None and value > limit]
         if stale:
             metrics.log_value("num_episodes_too_stale", len(stale), reduce="lifetime_sum")
+        if stale and not self._told_of_stale:
+            self._told_of_stale = True
+            log.warning(
+                "an episode begun with weights %d updates old is not stored: max_staleness=%d, by "
+                "which long episodes go first; null stores all. train/num_episodes_too_stale "
+                "counts those that follow",
+                *(staleness[stale[0]], limit),
+            )
         return stale
 
     def owe(self, stored_steps: int) -> None:
@@ -128,9 +139,11 @@ class Progress:
         if lost:
             metrics.log_value("num_env_steps_lost", lost, reduce="lifetime_sum")
 
-    def take_debt(self) -> int:
-        """Whole updates that are owed, >= 0; they are not owed any more."""
+    def take_debt(self, at_most: int | None = None) -> int:
+        """Whole updates that are owed, >= 0, or so many of them; they are not owed any more."""
         num_updates = max(0, int(self.update_debt))
+        if at_most is not None:
+            num_updates = min(num_updates, at_most)
         self.update_debt -= num_updates
         return num_updates
 
@@ -219,7 +232,7 @@ def read_progress(folder: pathlib.Path) -> dict[str, Any]:
     if not is_checked and state.get(MARK):
         raise damaged(folder / MANIFEST_FILE, "it is missing")
     if not is_checked:
-        logging.getLogger("pld_ray").warning(
+        log.warning(
             "%s was written by a release without checksums: damage to it would not be seen", folder
         )
     return state

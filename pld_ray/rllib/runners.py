@@ -20,7 +20,7 @@ from pld_ray.columns import INTERVENED, Columns
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.intake import fetch_columns
-from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.learners import Learners, losses_told
 from pld_ray.rllib.progress import Progress
 from pld_ray.rollout.messages import (
     EnvRunnerError,
@@ -173,11 +173,12 @@ class Runners:
                     lambda runner: runner.take_weights(weights), timeout_seconds=None
                 )
                 return
-            self.group.sync_weights(
-                from_worker_or_learner_group=learners.group,
-                inference_only=True,
-                timeout_seconds=None,
-            )
+            with losses_told(learners.group):
+                self.group.sync_weights(
+                    from_worker_or_learner_group=learners.group,
+                    inference_only=True,
+                    timeout_seconds=None,
+                )
 
     def describe_environment(self) -> tuple[Wanted, str]:
         """What a dataset must have to be learnt from here, and the task, in words."""

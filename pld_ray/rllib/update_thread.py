@@ -43,6 +43,7 @@ class UpdateThread:
         self._state = threading.Condition()
         self._report = LearnerReport(weights=publish(updates))
         self._error: BaseException | None = None
+        self._abandoned = False
         self._thread = threading.Thread(target=self._run, name="updates", daemon=True)
         self._thread.start()
 
@@ -73,6 +74,11 @@ class UpdateThread:
         self._queue.put(None)
         self._thread.join()
 
+    def abandon(self) -> None:
+        """End the thread after the slice of updates that it is at; the rest is not done."""
+        self._abandoned = True
+        self.stop()
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Between two slices of updates: the networks can be read."""
@@ -89,7 +95,8 @@ class UpdateThread:
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             try:
-                if self._error is None:  # after an error the rest is only taken off the queue
+                # after an error the rest is only taken off the queue
+                if self._error is None and not self._abandoned:
                     self._do(work)
             except BaseException as error:
                 with self._state:
@@ -103,7 +110,7 @@ class UpdateThread:
         with self._networks:
             self._store(work)
         left = work.num_updates
-        while left > 0:
+        while left > 0 and not self._abandoned:
             count = min(left, SLICE_UPDATES)
             left -= count
             weights = None

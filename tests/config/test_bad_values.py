@@ -13,6 +13,7 @@ from pld_ray.sweep.config import SweepConfig, load_sweep
 from tests import fuzz
 
 ASYNCHRONOUS = ["--runners.sampling=asynchronous", "--runners.num_env_runners=0"]
+NEVER_VALIDATED = ["--evaluation.stop_success=0.9", "--evaluation.interval_steps=0"]
 
 
 def start(args):
@@ -26,6 +27,7 @@ def start(args):
         (["--runners.publish_interval=0"], r"publish_interval=0: must be a whole number in \[1,"),
         (["--runners.max_staleness=1"], "max_staleness=1: must be null or at least publish_inter"),
         (ASYNCHRONOUS, "sampling=asynchronous needs env runners"),
+        (NEVER_VALIDATED, "interval_steps=0 makes none before the end: set an interval"),
         (["--runners.num_env_runners=1000000000"], "runners.num_env_runners=1000000000: must"),
         (["--runners.num_cpus_per_env_runner=-1"], "num_cpus_per_env_runner=-1.0: must"),
         (["--runners.num_cpus_per_env_runner=0.00001"], "at least 0.0001, Ray's least share"),

@@ -6,6 +6,7 @@ import pytest
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import dump_config, load_config, read_config, read_stored
+from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_grippers
 from pld_ray.jobs.build import offline_cache_folder
@@ -60,6 +61,20 @@ def test_a_stored_run_is_as_it_was_when_it_lacks_options_that_came_later(tmp_pat
     assert read_config(TrainConfig, path) == TrainConfig()  # a user's file has today's defaults
     path.write_text(dump_config(TrainConfig()))
     assert read_stored(path) == TrainConfig()
+
+
+def test_a_stored_run_may_have_an_end_that_no_validation_came_for(tmp_path):
+    path = tmp_path / "config.yaml"
+    run = TrainConfig()
+    run.evaluation.interval_steps, run.evaluation.stop_success = 0, 0.9
+    path.write_text(dump_config(run))
+    assert read_stored(path).evaluation.stop_success is None
+    with pytest.raises(ConfigError, match="makes none before the end"):
+        read_config(TrainConfig, path)  # a user's file
+    other = FinetuneConfig(dataset=["data"])  # has no such end
+    other.evaluation.interval_steps = 0
+    path.write_text(dump_config(other))
+    assert read_stored(path) == other
 
 
 @pytest.mark.parametrize(

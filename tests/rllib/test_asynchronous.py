@@ -103,14 +103,19 @@ def test_at_a_control_rate_a_learner_that_is_behind_holds_nobody_up(build):
     algorithm = build(point_config(num_env_runners=1, utd=20, sample_steps=10, control_hz=100.0))
     algorithm.initialize()
     counts, loop = algorithm.progress, algorithm.asynchronous
-    while loop.outstanding <= loop.backlog_limit(1):
+    while loop.outstanding + counts.update_debt <= loop.backlog_limit(1):
         algorithm.training_step()
     steps = counts.env_steps
     while counts.env_steps < steps + 100:
         algorithm.training_step()
         assert algorithm.runners.num_in_flight
+        assert loop.outstanding <= loop.backlog_limit(1)  # what a checkpoint waits for
     assert counts.control_steps >= 100
     assert 0 <= counts.late_steps <= counts.control_steps
+    settle(algorithm)
+    assert counts.update_debt > 0
+    assert counts.updates + counts.update_debt == 20 * counts.stored_steps
+    assert replay_added(algorithm) == counts.stored_steps + counts.collection_stored_steps
 
 
 def test_runners_take_the_weights_that_come_with_a_request(learning):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,6 +14,7 @@ import pytest
 import torch
 from ray.exceptions import RayActorError
 from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from update_fixtures import PLAIN
 
@@ -18,7 +22,7 @@ from pld_ray.data.norm_stats import NormStats
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.intake import ReturnRangeError, with_scaled_reward
-from pld_ray.rllib.learners import LearnerLostError, Learners
+from pld_ray.rllib.learners import LearnerLostError, Learners, Work
 from pld_ray.rollout.messages import ReplayBatch
 
 LENGTH = 12
@@ -225,6 +229,28 @@ def test_what_is_saved_goes_on_with_the_same_numbers(learner, tmp_path):
     assert float(other.networks.log_alpha.exp()) == pytest.approx(0.0125)
     assert learner.train(3) == other.train(3)
     assert same(weights(learner), weights(other))
+
+
+def test_nothing_of_a_learner_is_left_when_its_group_has_ended():
+    """RLlib ends one of this process so; its thread would update on, and hold the replay."""
+    learner = make_learner()
+    learner._publish = lambda updates: None  # there is no Ray
+    learner.store([ReplayBatch(*episodes())])
+    learner.start_updating(publish_interval=10**6, updates=0)
+    learner.submit(Work(num_updates=10**6))
+    while not learner.poll(wait_s=60).updates:
+        pass
+    (thread,) = (t for t in threading.enumerate() if t.name == "updates")
+    group = LearnerGroup.__new__(LearnerGroup)
+    group.config, group._learner = SimpleNamespace(num_learners=0), learner
+    group.shutdown()
+    group.shutdown()  # as its `__del__` may
+    assert not thread.is_alive()
+    assert learner.thread is None
+    ring = weakref.ref(learner.replay)
+    del learner, group
+    gc.collect()
+    assert ring() is None
 
 
 def test_what_a_runner_takes_holds_no_critic_and_every_version(learner):

@@ -11,6 +11,7 @@ import pytest
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
+from pld_ray.config import TrainConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.files.manifest import CheckpointError, write_manifest
 from pld_ray.rllib.intake import fetch_episodes
@@ -46,6 +47,21 @@ def test_an_episode_that_is_too_stale_is_counted_and_not_stored():
     assert metrics.peek("num_episodes_too_stale") == 1
     assert progress.take_debt() == 2
     assert progress.update_debt == 0
+
+
+def test_a_long_episode_is_stored_unless_a_limit_is_set_and_a_limit_says_what_it_does(caplog):
+    """With many environments an episode ages by their number times its own length."""
+    caplog.set_level("WARNING", logger="pld_ray")
+    old = batch_of([EpisodeSummary(False, 520, 0, weights_updates=0)])
+    stored = {}
+    for limit in (TrainConfig().runners.max_staleness, 50_000):
+        progress = make_progress(utd=2.0, max_staleness=limit, updates=2 * 96 * 520)
+        for _ in range(3):
+            to_store([old], progress, MetricsLogger())
+        stored[limit] = progress.stored_steps
+    assert stored == {None: 3 * 520, 50_000: 0}
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "99840 updates old is not stored: max_staleness=50000" in told
 
 
 def test_an_episode_that_ended_while_probing_says_nothing_about_the_residual():
@@ -146,6 +162,13 @@ def test_updates_that_were_made_for_lost_steps_are_made_up_for():
     assert progress.take_debt() == 0
     progress.owe(6)
     assert progress.take_debt() == 2
+
+
+def test_of_a_debt_a_part_can_be_taken():
+    progress = make_progress(utd=0.5)
+    progress.owe(11)
+    assert [progress.take_debt(at_most=n) for n in (0, 2, 7)] == [0, 2, 3]
+    assert progress.update_debt == 0.5
 
 
 def one_after_the_other(pipelined, rounds=1):

@@ -105,6 +105,19 @@ def test_a_reader_gets_in_between_two_slices_of_a_long_job(start, recorder):
     assert thread.poll().updates == 1000 * SLICE_UPDATES
 
 
+def test_one_that_is_abandoned_ends_after_the_slice_that_it_is_at(start, recorder):
+    thread = start()
+    recorder.gate.clear()
+    thread.submit(Work([{}], 1000 * SLICE_UPDATES, 0.3))
+    thread.submit(Work([{}, {}], 5, 0.4))
+    recorder.entered.acquire()  # the first slice is being made
+    threading.Timer(0.2, recorder.gate.set).start()
+    thread.abandon()
+    assert not thread._thread.is_alive()
+    assert recorder.log[1:] == [("store", 1, 0.3), ("update", SLICE_UPDATES)]
+    thread.drain()  # waits for nothing
+
+
 def test_an_error_is_raised_to_whoever_asks_and_later_work_is_not_done(start, recorder):
     def fail(n):
         raise FloatingPointError("not finite")
