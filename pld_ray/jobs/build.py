@@ -18,6 +18,7 @@ import numpy as np
 
 from envs.assets import resolve_assets
 from envs.bootstrap import RenderingUnavailableError
+from pld_ray.algorithm.residual.pretrained import check_pretrained
 from pld_ray.columns import VECTOR_KEYS
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
@@ -97,7 +98,10 @@ def check_environment(
     quiet_ray()
     try:
         if config.pretrained_critic is not None:
-            check_donor(config, config.pretrained_critic)
+            if resumes:  # it was taken over when the run began
+                check_pretrained(config.pretrained_critic)
+            else:
+                check_donor(config, config.pretrained_critic)
         algorithm = algorithm_config(config)
         if learns and algorithm.collects:
             OfflineCache(offline_cache_folder(config), {}).check_writable()

@@ -45,14 +45,14 @@ def check_changes(changes: Mapping[str, Any], where: str, of: type = TrainConfig
 
 
 def check_set_once(
-    variants: Mapping[str, Any], places: Mapping[str, Mapping[str, Any]], where: str
+    variants: Mapping[str, Any], axes: Mapping[str, Any], place: str, where: str
 ) -> None:
     """Refuse a key to which a trial would be given two values: the later one would win.
 
     Args:
         variants: name -> changes; a trial takes them first.
-        places: what they are called -> axes with their domains, in the order in which a trial
-            takes them.
+        axes: with their domains.
+        place: what these are called.
         where: what an error begins with.
 
     Raises:
@@ -63,17 +63,16 @@ def check_set_once(
         for name, changes in variants.items()
         for key in changes or {}
     ]
-    for place, axes in places.items():
-        for axis in axes:
-            for key in split_keys(axis):
-                here = place if axis == key else f"{place} ({axis})"
-                for earlier, before in taken:
-                    if f"{earlier}.".startswith(f"{key}."):  # a whole option replaces its keys
-                        raise ConfigError(
-                            f"{where}: {earlier} is set in {before} and again in {here}, and one "
-                            "of the values would be lost: keep it in one place"
-                        )
-                taken.append((key, here))
+    for axis in axes:
+        for key in split_keys(axis):
+            here = place if axis == key else f"{place} ({axis})"
+            for earlier, before in taken:
+                if f"{earlier}.".startswith(f"{key}."):  # a whole option replaces its keys
+                    raise ConfigError(
+                        f"{where}: {earlier} is set in {before} and again in {here}, and one "
+                        "of the values would be lost: keep it in one place"
+                    )
+            taken.append((key, here))
 
 
 def check_size(space: Mapping[str, Any], repeats: int) -> None:

@@ -181,6 +181,8 @@ class Sweep:
     config: SweepConfig
     base: TrainConfig
     preset: str
+    distinct: bool = True
+    """Nothing is drawn twice; false for a sweep that an older release began."""
 
     def trial_config(self, point: Point) -> TrainConfig:
         """The configuration of a trial.
@@ -261,8 +263,8 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
         check_draws(places[place], f"{file}: {place}: ", of)
     for name, changes in config.variants.items():
         check_changes(changes or {}, f"{file}: variants.{name}: ", of)
-    swept = {place: places[place] for place in ("scheduler.mutations", "space")}
-    check_set_once(config.variants, swept, str(file))
+    for place in ("scheduler.mutations", "space"):
+        check_set_once(config.variants, places[place], place, str(file))
     if not (config.space or config.variants or config.scheduler.mutations):
         raise ConfigError(
             f"{file}: nothing is swept: give space (key -> domain) or variants (name -> changes)"

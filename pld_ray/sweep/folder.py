@@ -26,6 +26,7 @@ def write_record(sweep: Sweep, folder: pathlib.Path) -> None:
         "preset": sweep.preset,
         "pld_ray_version": version("pld-ray"),
         "num_trials": plan.num_trials(sweep),
+        "distinct": sweep.distinct,
     }
     write_json_atomically(folder / SWEEP_FILE, content)
 
@@ -49,7 +50,8 @@ def load_folder(folder: pathlib.Path) -> Sweep:
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     config.output_dir = str(folder)
-    return Sweep(config, base, str(record.get("preset", "default")))
+    distinct = record.get("distinct") is True
+    return Sweep(config, base, str(record.get("preset", "default")), distinct)
 
 
 def read_base(folder: pathlib.Path) -> TrainConfig:

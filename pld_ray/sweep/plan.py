@@ -45,7 +45,7 @@ def sweep_points(sweep: Sweep) -> list[Point]:
         config.seeds,
         config.num_samples,
         config.search_seed,
-        distinct=config.scheduler.type != "pbt",
+        distinct=sweep.distinct and config.scheduler.type != "pbt",
     )
 
 
@@ -69,6 +69,8 @@ def points_now(sweep: Sweep, known: Mapping[str, Mapping[str, Any]]) -> list[Poi
 def check_begun(sweep: Sweep, known: Mapping[str, Mapping[str, Any]]) -> None:
     """Refuse to go on with a trial at another point than the one that it was begun at.
 
+    A population's trial may have taken over any other's.
+
     Args:
         sweep: that is resumed.
         known: trial -> the point that its folder has.
@@ -76,12 +78,11 @@ def check_begun(sweep: Sweep, known: Mapping[str, Mapping[str, Any]]) -> None:
     Raises:
         ConfigError: this release draws other points than the one that began the sweep.
     """
-    if sweep.config.searcher == "optuna":
+    if sweep.config.searcher == "optuna" or sweep.config.scheduler.type == "pbt":
         return
-    moving = set(sweep.config.scheduler.mutations)
     for i, point in enumerate(sweep_points(sweep)):
         before = known.get(trial_id(i), {})
-        for axis in before.keys() & point.keys() - moving:
+        for axis in before.keys() & point.keys():
             if json.dumps(before[axis]) != json.dumps(point[axis], default=str):
                 raise ConfigError(
                     f"{trial_id(i)} was begun with {axis}={before[axis]} and would go on with "

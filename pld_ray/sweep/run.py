@@ -24,6 +24,7 @@ from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.cluster import check_fits, running_ray
 from pld_ray.jobs.open_tracker import config_errors
+from pld_ray.jobs.pretrained_critic import UNSEEN
 from pld_ray.runs.layout import (
     BASE_FILE,
     SUMMARY_FILE,
@@ -126,6 +127,7 @@ def check_points(sweep: Sweep) -> None:
     for config in trial_configs(sweep):
         parts = encode(config)
         learnt = [parts["algorithm"].get(name) for name in CHECKED_WITH_DATA]
+        learnt.append(parts.get("pretrained_critic"))
         key = json.dumps(
             [parts["env"], parts["policy"], parts["evaluation"], learnt], sort_keys=True
         )
@@ -140,8 +142,8 @@ def check_resources(sweep: Sweep) -> None:
         check_fits(config, plan.roles(sweep, config))
 
 
-CHECKED_WITH_DATA = ("horizon", "bc_episodes", "actor_path")
-"""Settings of an algorithm that a dataset or a policy may not fit."""
+CHECKED_WITH_DATA = ("horizon", "bc_episodes", "actor_path", *UNSEEN)
+"""Settings of an algorithm that a dataset, a policy or a pretrained critic may not fit."""
 
 
 class _Driver:

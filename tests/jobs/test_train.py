@@ -16,6 +16,7 @@ from mlflow.tracking import MlflowClient
 from envs.point import PointEnv
 from pld_ray.cli import main
 from pld_ray.jobs import training_loop
+from pld_ray.jobs.build import check_environment
 from pld_ray.rllib.algorithm import ResidualSAC
 from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.runs.journal import Journal
@@ -414,6 +415,9 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
     argv = [*small, f"--pretrained_critic={summary['checkpoint']}", "--total_steps=700"]
     assert main(["train", *argv, f"--output_dir={heir}"]) == 0
     assert json.loads((heir / "summary.json").read_text())["updates"] > 0
+    begun = RunDir(heir).load_config()
+    begun.algorithm.critic_layer_norm = False
+    check_environment(begun, resumes=True)  # it has its critic
     for name, value in (("critic_layer_norm", "false"), ("reward_bias", "-1.0")):
         other = [*argv, f"--algorithm.{name}={value}", f"--output_dir={tmp_path}/other"]
         assert main(["train", *other, "--algorithm.value_range=[-200,1]"]) == 2

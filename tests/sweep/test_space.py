@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import pathlib
 
 import numpy as np
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.file import dump_config, read_config
+from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE
 from pld_ray.sweep.config import describe, label, load_sweep
+from pld_ray.sweep.folder import load_folder, write_record
 from pld_ray.sweep.plan import (
     WithinBounds,
     bundles,
@@ -26,6 +30,7 @@ from pld_ray.sweep.plan import (
     scheduler,
     sweep_points,
 )
+from pld_ray.sweep.run import check_points
 from pld_ray.sweep.space import points, with_points_type
 
 SHIPPED = sorted(pathlib.Path("experiments/sweeps").glob("*.yaml"))
@@ -144,8 +149,11 @@ def test_numbers_take_the_kind_that_the_configuration_has():
             r"algorithm.utd is set in space and again in space \(algorithm.utd, algorithm.n_step\)",
         ),
         (
-            {"space": UTD, "scheduler": {"type": "pbt", "mutations": UTD}},
-            "algorithm.utd is set in scheduler.mutations and again in space, ",
+            {
+                "scheduler": {"type": "pbt", "mutations": UTD},
+                "variants": {"slow": {"algorithm.utd": 0.5}},
+            },
+            "algorithm.utd is set in variants.slow and again in scheduler.mutations, ",
         ),
         (
             {
@@ -225,6 +233,37 @@ def test_a_population_may_begin_with_equal_draws(load):
     assert len(sweep_points(sweep)) == 4
 
 
+def test_a_population_may_begin_at_values_of_the_space(load):
+    scheduler = {"type": "pbt", "mutations": {"algorithm.utd": {"uniform": [0.5, 16]}}}
+    sweep = load({"space": {"algorithm.utd": {"grid": [1, 2, 4]}}, "scheduler": scheduler})
+    assert [point["algorithm.utd"] for point in sweep_points(sweep)] == [1, 2, 4]
+
+
+def test_a_sweep_that_drew_points_twice_goes_on_with_them(load, tmp_path):
+    sweep = load({"space": {"algorithm.utd": {"choice": [1, 2]}}, "num_samples": 5})
+    older = dataclasses.replace(sweep, distinct=False)
+    drawn = sweep_points(older)
+    assert len(drawn) == num_trials(older) == 5
+    for begun in (older, load({"space": UTD})):
+        (tmp_path / SWEEP_CONFIG_FILE).write_text(dump_config(begun.config))
+        (tmp_path / BASE_FILE).write_text(dump_config(begun.base))
+        write_record(begun, tmp_path)
+        assert load_folder(tmp_path).distinct is begun.distinct
+    record = json.loads((tmp_path / "sweep.json").read_text())
+    del record["distinct"]  # as releases wrote that drew twice
+    (tmp_path / "sweep.json").write_text(json.dumps(record))
+    assert not load_folder(tmp_path).distinct
+    check_begun(older, {f"t{i:04d}": point for i, point in enumerate(drawn)})
+
+
+def test_points_that_a_pretrained_critic_may_not_fit_are_each_looked_at(load, monkeypatch):
+    looked = []
+    monkeypatch.setattr("pld_ray.sweep.run.check_environment", looked.append)
+    space = {"algorithm.reward_scale": {"grid": [1, 10]}, "algorithm.utd": {"grid": [1, 2]}}
+    check_points(load({"space": space}))
+    assert [config.algorithm.reward_scale for config in looked] == [1, 10]
+
+
 def test_a_trial_goes_on_at_the_point_that_it_was_begun_at(load):
     sweep = load({"space": {"algorithm.utd": {"choice": [1, 2, 4]}}, "num_samples": 3})
     known = {f"t{i:04d}": dict(point) for i, point in enumerate(sweep_points(sweep))}
@@ -234,8 +273,8 @@ def test_a_trial_goes_on_at_the_point_that_it_was_begun_at(load):
     with pytest.raises(ConfigError, match=r"t0001 was begun with algorithm.utd=.* the release"):
         check_begun(sweep, known)
     mutations = {"algorithm.utd": {"choice": [1, 2]}}
-    population = load({"scheduler": {"type": "pbt", "mutations": mutations}})
-    check_begun(population, {"t0000": {"algorithm.utd": 1.2, "seed": 0}})
+    population = load({"scheduler": {"type": "pbt", "mutations": mutations}, "seeds": [0, 1]})
+    check_begun(population, {"t0000": {"algorithm.utd": 1.2, "seed": 1}})  # t0001's, taken over
 
 
 def test_a_value_that_no_trial_can_have_names_its_point(load):
