@@ -49,7 +49,8 @@ def convert_hilserl(
         on_episode: called after each one.
 
     Raises:
-        DataError: a file cannot be read, or the folder holds something else or is in use.
+        DataError: a file cannot be read, there is no transition, or the folder holds something
+            else or is in use.
     """
     files = sorted(source.glob("*.pkl"), key=by_number) if source.is_dir() else [source]
     if not files:
@@ -63,6 +64,8 @@ def convert_hilserl(
                 if number > len(writer):
                     writer.add(columns, {"file": file.name})
                     on_episode()
+        if not number:
+            raise DataError(f"{source} holds no transition: give what HIL-SERL recorded")
         writer.finish()
     return writer
 
@@ -81,7 +84,7 @@ class _Reader(pickle.Unpickler):
 
 
 def read_transitions(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The transitions of a file that HIL-SERL wrote.
+    """The transitions of a file that HIL-SERL wrote; none where nothing came since the last one.
 
     Raises:
         DataError: it is no such file, or calls something that builds no array.
@@ -93,9 +96,9 @@ def read_transitions(path: pathlib.Path) -> list[dict[str, Any]]:
             f"{path} is no pickle of arrays alone ({error}), and that was not run: save the "
             "transitions as plain dictionaries of NumPy arrays"
         ) from None
-    if not isinstance(found, list) or not found or not isinstance(found[0], Mapping):
+    if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found[:1]):
         raise DataError(f"{path} holds no list of transitions: give what HIL-SERL records")
-    if missing := [name for name in NEEDED if name not in found[0]]:
+    if missing := [name for row in found[:1] for name in NEEDED if name not in row]:
         raise DataError(f"{path}: transitions lack {', '.join(missing)}")
     return found
 
@@ -104,6 +107,9 @@ def episodes_of_transitions(
     transitions: Sequence[Mapping[str, Any]], where: pathlib.Path
 ) -> Iterator[Columns]:
     """Episodes [L + 1, ...]: cut where `dones` is set; an open end is cut there.
+
+    An episode is cut, too, where the next transition does not begin with what was seen last: a
+    `demo_buffer` holds only those in which a person acted.
 
     `masks` of 0 means that the task was over; without it, a done did. An episode is a success if
     its last reward is above 0. A leading axis of one observation (frame stacks) is dropped.
@@ -117,9 +123,16 @@ def episodes_of_transitions(
     """
     begin = 0
     for end, transition in enumerate(transitions, start=1):
-        if bool(transition["dones"]) or end == len(transitions):
+        over = bool(transition["dones"]) or end == len(transitions)
+        if over or not goes_on(transition, transitions[end]):
             yield _episode(transitions[begin:end], where)
             begin = end
+
+
+def goes_on(transition: Mapping[str, Any], following: Mapping[str, Any]) -> bool:
+    """Whether a transition begins with what was seen at the end of the one before."""
+    seen, begun = transition["next_observations"], following["observations"]
+    return seen.keys() == begun.keys() and all(np.array_equal(seen[k], begun[k]) for k in seen)
 
 
 def _episode(rows: Sequence[Mapping[str, Any]], where: pathlib.Path) -> Columns:

@@ -177,11 +177,11 @@ class Player:
             self.person.begin(0)
         noise = self.rng.uniform(0.0, self.goal.noise)
         builder, labels, left = EpisodeBuilder(), list[bool](), self.goal.hold + 1
+        intervened = False
         while True:
-            observation = self._observation
+            turn = self._turn(intervened)
+            observation, intervened = self._observation, 0 in turn.actions
             action = observation[BASE_ACTION].copy() if expert is None else expert.act()[None]
-            turn = self._turn(observation)
-            intervened = 0 in turn.actions
             action = turn.actions[0][None] if intervened else self._noisy(action, noise)
             action = np.clip(
                 action, vector.single_action_space.low, vector.single_action_space.high
@@ -208,10 +208,14 @@ class Player:
             columns = builder.finish(self._observation, 0, any(labels))
             return {**columns, SUCCESS: np.array([*labels, False])}
 
-    def _turn(self, observation: Observation) -> Turn:
+    def _turn(self, in_hand: bool) -> Turn:
+        """What the person does; where they have let go, the base policy plans anew."""
         if self.person is None:
             return NOTHING
-        return self.person.intervene(observation, np.ones(1, bool), 0)
+        turn = self.person.intervene(self._observation, np.ones(1, bool), 0)
+        if in_hand and 0 not in turn.actions:
+            self._observation = {**self._observation, **self.env.unwrapped.replan([0])}
+        return turn
 
     def _noisy(self, action: np.ndarray, noise: float) -> np.ndarray:
         """With noise on all dimensions but grippers' [1, A]."""

@@ -7,7 +7,7 @@ from typing import Any
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.data.episode_writer import Recording
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rllib.demonstrations import policy_identity
+from pld_ray.rllib.demonstrations import GRIPPERS, gripper_meaning, policy_identity
 from pld_ray.rollout import factory
 
 ACTION_NAMES = ["x", "y", "z", "roll", "pitch", "yaw", "gripper"]
@@ -18,13 +18,19 @@ def frames_per_second(config: TrainConfig) -> int:
     """Of the environment.
 
     Raises:
-        ConfigError: it does not tell them.
+        ConfigError: it does not tell them, or a robot's are no whole number.
     """
     fps = factory.steps_per_second(config.env.settings())
     if fps is None:
         raise ConfigError(
             f"{config.env.environment_class} does not tell its steps per second, which a dataset "
             "needs: give the class metadata = {'render_fps': N}"
+        )
+    if config.env.robot and (fps < 1 or fps != round(fps)):
+        # rounded, the dataset would be of another rate, and refused where it is to be learnt from
+        raise ConfigError(
+            f"env.control_hz={fps:g}: a LeRobotDataset has a whole number of frames per second; "
+            f"record the arm at such a rate, as {max(1, round(fps))}"
         )
     return round(fps)
 
@@ -38,9 +44,10 @@ def recording_of(config: TrainConfig, built: ResidualSACConfig, **about: Any) ->
         about: plain values, kept beside environment, base policy and seed.
 
     Raises:
-        ConfigError: the environment does not tell its steps per second.
+        ConfigError: as `frames_per_second`.
     """
     (task,) = factory.task_instructions(built.env_config)
+    grippers = gripper_meaning(built)
     own, robot = config.env.environment_class is None, config.env.robot
     names = ACTION_NAMES if config.env.arm.gripper is not None else ACTION_NAMES[:-1]
     return Recording(
@@ -52,6 +59,7 @@ def recording_of(config: TrainConfig, built: ResidualSACConfig, **about: Any) ->
             "base_policy": policy_identity(built),
             "init_states": "sampled",
             "seed": config.seed,
+            **({GRIPPERS: grippers} if grippers else {}),
             **about,
         },
         names={"action": names, "base_action": names} if own or robot else {},

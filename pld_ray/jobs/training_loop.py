@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pld_ray.config import TrainConfig
+from pld_ray.config.intervention import ATTENDED
 from pld_ray.evaluation.eval_info import in_task, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_json_atomically
@@ -144,8 +145,8 @@ class TrainingLoop:
             with StopRequest() as stop, contextlib.suppress(Stopped):
                 algorithm.runners.on_wait = lambda: stop.check(progress)
                 algorithm.on_share = lambda: self._after_share(progress, stop)
-                if self.config.env.robot:  # nobody is asked for an episode that is not needed
-                    algorithm.runners.end_with(stop.raise_if_requested)
+                if self.config.env.robot or self.config.intervention.device in ATTENDED:
+                    algorithm.runners.end_with(stop.raise_if_requested)  # nobody is waited for
                 try:
                     while not self.done and not stop.requested:
                         self.iterate(progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,10 @@ from pld_ray.data.errors import DataError
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.runners import Runners
+from pld_ray.rollout.gripper_record import CHOICE, GRIPPER_LABELS, PENALTY
+
+GRIPPERS = "grippers"
+"""Of what a recording tells: `gripper_meaning`."""
 
 log = logging.getLogger("pld_ray")
 
@@ -54,7 +58,8 @@ def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Col
     """The episodes of `demo_path` as the runners would have stored them.
 
     Base actions that a dataset brings are taken where the same policy, asked in the same way, made
-    them; all others are computed anew, by the frozen policy along the recorded observations.
+    them; all others are computed anew, by the frozen policy along the recorded observations. So are
+    gripper labels, which have to mean the same here besides.
 
     Raises:
         DataError: as `read_demonstrations` and `check_room`.
@@ -62,9 +67,13 @@ def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Col
     """
     wanted, task = runners.describe_environment()
     policy = policy_identity(config)
-    known = {d.root for d in datasets_of(config) if recording_of(d).get("base_policy") == policy}
+    told = {d.root: recording_of(d) for d in datasets_of(config)}
+    known = {root for root, about in told.items() if about.get("base_policy") == policy}
+    grippers = gripper_meaning(config)
     episodes = [
-        episode if dataset.root in known else without_policy(episode)
+        with_labels_of(episode, told[dataset.root].get(GRIPPERS, {}), grippers)
+        if dataset.root in known
+        else without_policy(episode)
         for dataset, _, episode in read_demonstrations(config, wanted, task)
     ]
     lengths = [len(episode["reward"]) - 1 for episode in episodes]
@@ -105,8 +114,38 @@ def with_starts(episodes: list[Columns]) -> list[Columns]:
 
 def without_policy(episode: Columns) -> Columns:
     """An episode without what another base policy made, so that it is computed anew."""
-    made = (BASE_ACTION, POLICY_FEATURES)
+    made = {BASE_ACTION, POLICY_FEATURES, *GRIPPER_LABELS}
     return {name: values for name, values in episode.items() if name not in made}
+
+
+def with_labels_of(
+    episode: Columns, told: Mapping[str, Any], grippers: Mapping[str, Any]
+) -> Columns:
+    """An episode without the gripper labels that mean something else here.
+
+    Args:
+        episode: with labels, or without.
+        told: `gripper_meaning` where it was recorded; where that is not told, the grippers were
+            these, a choice to hold sent the base policy's command, and the penalty is not known.
+        grippers: `gripper_meaning` here.
+    """
+    there = {**grippers, "compose_base": True, "grasp_penalty": None, **told}
+    differ = {name for name, value in there.items() if grippers.get(name) != value}
+    stale = {CHOICE} if differ & {"dims", "compose_base"} else set()
+    stale |= {PENALTY} if differ & {"dims", "grasp_penalty"} else set()
+    return {name: values for name, values in episode.items() if name not in stale}
+
+
+def gripper_meaning(config: OffPolicyConfig) -> dict[str, Any]:
+    """What gripper labels depend on beside the commands; nothing where there are none."""
+    params: Any = config
+    if getattr(params, "gripper", None) != "discrete":
+        return {}
+    return {
+        "dims": list(params.gripper_dims),
+        "compose_base": params.compose_base,
+        "grasp_penalty": params.grasp_penalty,
+    }
 
 
 def policy_identity(config: ResidualSACConfig) -> dict[str, Any]:

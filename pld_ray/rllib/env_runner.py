@@ -26,6 +26,7 @@ from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.control_clock import ControlClock
+from pld_ray.rollout.device import DevicePerson
 from pld_ray.rollout.episode import concatenate_episodes
 from pld_ray.rollout.intervention import Intervenor
 from pld_ray.rollout.live_view import LiveView, open_view
@@ -52,6 +53,8 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     """Gradient updates behind the published weights that were taken last."""
     _streams: Streams | None = None
     _intervenor: Intervenor | None = None
+    _on_wait: Callable[[], None] | None = None
+    """See `end_waits_with`."""
     _view: LiveView | None = None
     _evaluation_env: InfosPerEnv | None = None
     _taken: Any = None
@@ -198,12 +201,18 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         if request.intervene:
             env, intervention = self.env.unwrapped, self.config.intervention
             self._intervenor = make_intervenor(intervention, env, self._rng)
+            if self._on_wait is not None:
+                self.end_waits_with(self._on_wait)
         return self._intervenor
 
     def end_waits_with(self, check: Callable[[], None]) -> None:
-        """Call this again and again while a robot's person is waited for; it may raise."""
+        """Call this again and again while a person is waited for, at a robot or in a pause; it may
+        raise."""
+        self._on_wait = check
         for robot in self.env.unwrapped.robots:
             robot.arm.person.on_wait = check
+        if isinstance(self._intervenor, DevicePerson):
+            self._intervenor.on_wait = check
 
     def view(self) -> LiveView | None:
         """Where the first environment is shown; of the first runner alone."""

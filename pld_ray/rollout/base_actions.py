@@ -10,7 +10,7 @@ import numpy as np
 from pld_ray.columns import Columns
 from pld_ray.config import ResidualSACParams
 from pld_ray.policies import BasePolicy, ChunkCache
-from pld_ray.rollout.gripper_record import GripperRecord
+from pld_ray.rollout.gripper_record import GRIPPER_LABELS, GripperRecord
 from pld_ray.rollout.vector_env import add_base_policy
 
 AT_ONCE = 32
@@ -85,7 +85,7 @@ def with_gripper_labels(
     if params.gripper != "discrete":
         return list(episodes)
     return [
-        episode if "discrete_action" in episode else _with_labels(episode, params, actions)
+        episode if episode.keys() >= GRIPPER_LABELS else _with_labels(episode, params, actions)
         for episode in episodes
     ]
 
@@ -99,4 +99,4 @@ def _with_labels(episode: Columns, params: ResidualSACParams, actions: gym.space
     ]
     none = {name: np.zeros_like(value) for name, value in rows[0].items()}
     labels = {name: np.concatenate([row[name] for row in [*rows, none]]) for name in none}
-    return {**episode, **labels}
+    return {**episode, **{name: rows for name, rows in labels.items() if name not in episode}}

@@ -78,6 +78,9 @@ class DevicePerson:
         device: in the person's hand.
         low, high: bounds of the action space, [A].
         sleep: of this machine, while the person pauses.
+
+    Attributes:
+        on_wait: called again and again while they pause; it may raise to end that.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class DevicePerson:
         self._device: Device | None = device
         self._low, self._high = low, high
         self._sleep = sleep
+        self.on_wait: Callable[[], None] = lambda: None
 
     def begin(self, env_index: int) -> None:
         if self._device is not None:
@@ -103,6 +107,7 @@ class DevicePerson:
         try:
             reading = self._device.read()
             while reading.paused:
+                self.on_wait()
                 self._sleep(PAUSE_S)
                 reading = self._device.read()
         except DeviceLostError as error:

@@ -8,6 +8,9 @@ import numpy as np
 
 from pld_ray.networks.grippers import CLOSE, HOLD, NUM_CHOICES, OPEN, num_joint_choices
 
+CHOICE, PENALTY = "discrete_action", "discrete_penalty"
+GRIPPER_LABELS = {CHOICE, PENALTY}
+
 
 class GripperRecord:
     """Labels and penalties of the grippers of N environments, from the commands executed.
@@ -57,7 +60,7 @@ class GripperRecord:
     def columns(
         self, action: np.ndarray, base_action: np.ndarray, chosen: np.ndarray, stepped: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """The columns `discrete_action` and `discrete_penalty` of one step, [N] float32 each.
+        """The columns `GRIPPER_LABELS` of one step, [N] float32 each.
 
         Args:
             action: executed, [N, A].
@@ -73,8 +76,8 @@ class GripperRecord:
         charged = (closes & ~self._closed) | (opens & self._closed)
         self._closed = (self._closed | closes) & ~opens
         return {
-            "discrete_action": np.where(chosen >= 0, chosen, nearest).astype(np.float32),
-            "discrete_penalty": (-self._penalty * charged.sum(1)).astype(np.float32),
+            CHOICE: np.where(chosen >= 0, chosen, nearest).astype(np.float32),
+            PENALTY: (-self._penalty * charged.sum(1)).astype(np.float32),
         }
 
     def _held(self, base_action: np.ndarray) -> np.ndarray:

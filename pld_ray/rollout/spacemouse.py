@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -19,6 +20,12 @@ RELEASE_S = 0.5
 """Seconds without movement after which the policy acts again, as in HIL-SERL."""
 MOST_REPORTS = 64
 """That are read at once: the device sends more of them than there are steps."""
+FULL = 63
+"""Reports that Linux keeps; it drops those that come then, that of the release among them."""
+FRESH_S = 0.2
+"""Seconds for which a report of the axes holds: a cap that is moved sends many within them."""
+NEXT_REPORT_S = 0.04
+"""Within which a cap that is moved sends another report."""
 WHERE = "intervention.device=spacemouse"
 
 log = logging.getLogger("pld_ray")
@@ -33,6 +40,7 @@ class SpaceMouse:
         keys: whose verdicts and pause count; None has none, then the environment or a classifier
             says what succeeded.
         clock: monotonic seconds.
+        sleep: of this machine, after nobody has read for long.
     """
 
     dims = tuple(range(7))
@@ -43,18 +51,23 @@ class SpaceMouse:
         mouse: Any,
         keys: Device | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._speed, self._mouse, self._keys, self._clock = options.speed, mouse, keys, clock
+        self._speed, self._mouse, self._keys = options.speed, mouse, keys
+        self._clock, self._sleep = clock, sleep
         self._grip: float | None = None
-        self.episode_begins()
+        self._state: Any = None
+        self._seen: float | None = None
+        self._buttons: list[int] | None = None
+        self._moved = self._reported = -float("inf")
 
     def read(self) -> Reading:
         typed = Reading() if self._keys is None else self._keys.read()
+        self._take_in()  # in a pause too, or the report of a release has no place left
         if typed.paused or typed.stop:
             return typed
-        state, now = self._newest(), self._clock()
-        axes = [value if abs(value) > DEAD else 0.0 for value in (state[axis] for axis in AXES)]
-        pressed = state.buttons
+        now, axes = self._clock(), self._axes()
+        pressed = self._state.buttons
         if any(axes) or any(pressed):
             self._moved = now
         if now - self._moved > RELEASE_S:
@@ -68,8 +81,10 @@ class SpaceMouse:
         return Reading(action, typed.verdict)
 
     def episode_begins(self) -> None:
+        with contextlib.suppress(DeviceLostError):  # the next `read` says so
+            self._take_in()  # what waits is of the last one
         self._grip = None
-        self._moved = -float("inf")
+        self._moved = self._reported = -float("inf")
         if self._keys is not None:
             self._keys.episode_begins()
 
@@ -78,20 +93,37 @@ class SpaceMouse:
         if self._keys is not None:
             self._keys.close()
 
-    def _newest(self) -> Any:
-        """The state after all reports that wait."""
+    def _axes(self) -> list[float]:
+        """Of the last report, if it still holds; a hand that rests on the cap moves none."""
+        if self._clock() - self._reported > FRESH_S:
+            return [0.0] * len(AXES)
+        values = (getattr(self._state, axis) for axis in AXES)
+        return [value if abs(value) > DEAD else 0.0 for value in values]
+
+    def _take_in(self) -> None:
+        """Note the reports that wait."""
+        if self._note_reports() >= FULL:  # the newest were dropped
+            self._reported = -float("inf")
+            self._sleep(NEXT_REPORT_S)
+            self._note_reports()
+
+    def _note_reports(self) -> int:
+        """How many there were."""
+        noted = 0
         try:
-            state, last = self._mouse.read(), None
-            for _ in range(MOST_REPORTS):
-                if state.t == last:  # nothing came
+            while noted < MOST_REPORTS:
+                self._state = self._mouse.read()
+                if self._state.t == self._seen:  # nothing came
                     break
-                last = state.t
-                state = self._mouse.read()
+                self._seen, buttons = self._state.t, [*self._state.buttons]
+                if self._buttons in (None, buttons):  # else it was of the buttons
+                    self._reported = self._clock()
+                self._buttons, noted = buttons, noted + 1
         except Exception as error:  # whatever the driver raises when its device has gone
             raise DeviceLostError(
                 f"the SpaceMouse does not answer ({type(error).__name__}: {error})"
             ) from error
-        return state
+        return noted
 
 
 def open_spacemouse(options: InterventionConfig) -> SpaceMouse:

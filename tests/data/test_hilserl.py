@@ -47,6 +47,29 @@ def test_every_transition_comes_back(tmp_path, capsys):
     ]
 
 
+def test_what_a_person_did_is_no_path_from_one_takeover_to_the_next(tmp_path):
+    """A demo_buffer: two takeovers in an episode that failed, one that ended the next one well."""
+    rows = transitions(lengths=(9, 5))
+    kept = [rows[k] for k in (1, 2, 5, 12, 13)]
+    kept[-1] |= {"dones": True, "rewards": 1.0, "masks": 0.0}
+    for steps, part in ((1000, kept), (2000, [])):  # nobody took over since
+        (tmp_path / f"transitions_{steps}.pkl").write_bytes(pickle.dumps(part))
+    writer = convert_hilserl(tmp_path, tmp_path / "d", 10, "insert")
+    assert (writer.lengths, writer.successes) == ([2, 1, 2], [False, False, True])
+    found = [e for _, e in episodes_of(Dataset(tmp_path / "d"), WANTED, successes_only=False)]
+    assert [e["terminated"][-2] for e in found] == [False, False, True]
+    assert [e["truncated"][-2] for e in found] == [True, True, False]
+    for episode, last in zip(found, (2, 5, 13), strict=True):
+        final = rows[last]["next_observations"]["state"][0]
+        np.testing.assert_array_equal(episode["observation.state"][-1], final)
+
+
+def test_a_folder_without_a_transition_is_refused(tmp_path):
+    (tmp_path / "transitions_1000.pkl").write_bytes(pickle.dumps([]))
+    with pytest.raises(DataError, match="holds no transition: give what HIL-SERL recorded"):
+        convert_hilserl(tmp_path, tmp_path / "d", 10, "insert")
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

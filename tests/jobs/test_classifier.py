@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from sight_env import CAMERA, SightEnv
+from toy import CountingEnv, CountingPolicy
 
 from pld_ray.cli import main
 from pld_ray.config import InterventionConfig, TrainConfig
@@ -19,13 +20,13 @@ from pld_ray.jobs import classifier_frames
 from pld_ray.jobs.classifier import read_frames
 from pld_ray.jobs.classifier_frames import FrameGoal, Player, collect_frames
 from pld_ray.networks.reward_classifier import load_classifier
-from pld_ray.rollout.classifier_reward import ClassifierReward
+from pld_ray.rollout.classifier_reward import AfterSuccess, ClassifierReward
 from pld_ray.rollout.factory import create_vector_env, unjudged
-from pld_ray.rollout.intervention import Turn
+from pld_ray.rollout.intervention import NOTHING, Turn
 from pld_ray.rollout.messages import SampleRequest
 from pld_ray.rollout.scripted_person import ScriptedPerson, make_helper
 from pld_ray.rollout.streams import FinishedEpisodes, Streams
-from pld_ray.rollout.vector_env import InfosPerEnv
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, InfosPerEnv
 
 SIGHT = [
     *("--env.entry_point=sight_env:SightEnv", "--env.task=see", "--env.suite=point"),
@@ -167,6 +168,28 @@ def test_a_view_is_shown_every_frame_that_is_kept():
     np.testing.assert_array_equal([action for _, action, _ in seen.steps], kept["action"])
     assert [acts for *_, acts in seen.steps] == kept["intervened"].tolist()
     assert 0 < kept["intervened"].mean() < 1
+
+
+class Lifting:
+    """Moves the arm at two steps of an episode."""
+
+    def begin(self, env_id):
+        self.step = -1
+
+    def intervene(self, observation, stepping, env_steps):
+        self.step += 1
+        return Turn({0: np.float32([0.5, 0, 0])}) if self.step in (1, 2) else NOTHING
+
+
+def test_where_the_person_lets_go_the_base_policy_plans_anew():
+    """Its chunks of two are of the step at which it was asked: 0, 2, and 3."""
+    env = InfosPerEnv(BaseActionVectorEnv([AfterSuccess(CountingEnv(5), 0)], CountingPolicy()))
+    goal = FrameGoal(1, noise=0.0)
+    episode = Player(env, Lifting(), goal, np.random.default_rng(0)).play(0)
+    assert episode["intervened"].tolist() == [False, True, True, False, False, False]
+    asked_at = (100 * episode["base_action"][:, 1]).round().tolist()
+    assert asked_at == [0, 0, 2, 3, 3, 5]
+    np.testing.assert_array_equal(episode["action"][3:5], episode["base_action"][3:5])
 
 
 class Impatient:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import signal
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,8 @@ from pld_ray.config import TrainConfig
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state, worth
+from pld_ray.jobs.stop_request import Stopped
+from pld_ray.jobs.training_loop import TrainingLoop
 
 
 def due_at(state: LoopState, steps: list[int], interval: int, total: int) -> list[int]:
@@ -91,3 +95,26 @@ def test_the_base_policy_s_success_is_of_the_validation_states_where_it_played_t
     assert LoopState().base_success is None
     assert LoopState(base_rows=rows).base_success == 0.75
     assert LoopState(base_rows=rows, validation_base=0.0).base_success == 0.0
+
+
+@pytest.mark.parametrize(("device", "ends"), [("keyboard", 1), ("none", 0), ("scripted", 0)])
+def test_a_stop_ends_the_wait_for_whoever_holds_a_device(monkeypatch, device, ends):
+    """In a pause of theirs too, which may last for ever; without a robot."""
+    monkeypatch.setattr(TrainingLoop, "prepare", lambda *_: None)
+    config, checks = TrainConfig(), []
+    config.intervention.device = device
+    algorithm = SimpleNamespace(
+        env_steps=0, updates=1, runners=SimpleNamespace(end_with=checks.append)
+    )
+    loop = TrainingLoop.__new__(TrainingLoop)
+    loop.config, loop.algorithm, loop.state = config, algorithm, LoopState.begin(config)
+
+    def iterate(_):
+        assert len(checks) == ends
+        signal.raise_signal(signal.SIGINT)
+        for check in checks:
+            with pytest.raises(Stopped):
+                check()
+
+    loop.iterate = iterate
+    assert not loop.run(SimpleNamespace(over=lambda: None))

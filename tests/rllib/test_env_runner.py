@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from pld_ray.evaluation.requests import Contestant
+from pld_ray.rllib import env_runner
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.env_runner import OffPolicyEnvRunner
+from pld_ray.rollout.device import DevicePerson
 from pld_ray.rollout.messages import EnvRunnerError, Failure, SampleRequest, without_failures
 
 LENGTH = 20
@@ -75,3 +80,22 @@ def test_what_fails_in_a_remote_runner_is_a_message(runner):
     assert isinstance(reply, Failure)
     with pytest.raises(EnvRunnerError, match="an env runner cannot go on: "):
         without_failures([reply])
+
+
+def test_whoever_holds_a_device_is_waited_for_until_the_run_ends(monkeypatch):
+    """The person of the episodes to come too, who sits down after the run has begun."""
+    people = [DevicePerson(SimpleNamespace(close=lambda: None), *np.ones((2, 7))) for _ in "ab"]
+    given = iter(people)
+    monkeypatch.setattr(env_runner, "make_intervenor", lambda *_: next(given))
+    runner = OffPolicyEnvRunner.__new__(OffPolicyEnvRunner)
+    runner.env = SimpleNamespace(unwrapped=SimpleNamespace(robots=[]))
+    runner.config, runner._rng = SimpleNamespace(intervention=None), None
+
+    def check():
+        pass
+
+    assert runner.person(SampleRequest(1, intervene=True)) is people[0]
+    runner.end_waits_with(check)
+    assert people[0].on_wait is check
+    assert runner.person(SampleRequest(1, intervene=True)) is people[1]
+    assert people[1].on_wait is check

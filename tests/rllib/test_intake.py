@@ -206,10 +206,41 @@ def test_rows_of_a_dataset_without_marks_may_all_start_a_window():
     assert found == [[True] * 3, [1, 0]]
 
 
+GRIPPERS = SimpleNamespace(
+    gripper="discrete", gripper_dims=[6], compose_base=False, grasp_penalty=0.5
+)
+
+
+@pytest.mark.parametrize(
+    ("here", "told", "left"),
+    [
+        ({}, {}, {"discrete_action", "discrete_penalty"}),
+        ({}, {"grasp_penalty": 0.1}, {"discrete_action"}),
+        ({}, {"compose_base": True}, {"discrete_penalty"}),
+        ({"compose_base": True}, {"compose_base": False}, {"discrete_penalty"}),
+        ({}, {"dims": [5, 6]}, set()),
+        ({"compose_base": True}, None, {"discrete_action"}),
+        ({}, None, set()),
+        ({"gripper": "continuous"}, {}, set()),
+    ],
+)
+def test_gripper_labels_stay_where_they_mean_the_same(here, told, left):
+    grippers = demonstrations.gripper_meaning(SimpleNamespace(**{**vars(GRIPPERS), **here}))
+    told = {} if told is None else {**demonstrations.gripper_meaning(GRIPPERS), **told}
+    names = ("action", "discrete_action", "discrete_penalty")
+    episode = dict.fromkeys(names, np.zeros(3))
+    assert demonstrations.with_labels_of(episode, told, grippers).keys() == {"action", *left}
+
+
 def test_base_actions_of_another_policy_are_computed_anew(monkeypatch):
-    roots = {"mine": {"base_policy": "a"}, "other": {"base_policy": "b"}, "none": {}}
+    told = demonstrations.gripper_meaning(GRIPPERS)
+    roots = {
+        "mine": {"base_policy": "a", "grippers": told},
+        "other": {"base_policy": "b"},
+        "none": {},
+    }
     datasets = [SimpleNamespace(root=root) for root in roots]
-    made = ("reward", "base_action", "observation.features")
+    made = ("reward", "base_action", "observation.features", "discrete_action", "discrete_penalty")
 
     def read(config, wanted, task):
         return [(d, 0, {name: np.zeros(3) for name in made}) for d in datasets]
@@ -226,7 +257,7 @@ def test_base_actions_of_another_policy_are_computed_anew(monkeypatch):
         label_episodes=lambda episodes, task: [sorted(episode) for episode in episodes],
     )
     params = SimpleNamespace(offline_capacity=9)
-    config = SimpleNamespace(learner_params=lambda: params, num_learners=0)
+    config = SimpleNamespace(learner_params=lambda: params, num_learners=0, **vars(GRIPPERS))
     labelled = demonstrations.load_demonstrations(config, runners)
     assert labelled == [sorted(made), ["reward"], ["reward"]]
     params.offline_capacity = 8

@@ -81,6 +81,10 @@ def test_a_recorded_grasp_is_labelled_by_what_was_sent():
     assert labelled["discrete_penalty"].tolist() == [-0.25, 0, 0, -0.25, 0, 0, -0.25, 0]
     (kept,) = with_gripper_labels([{**labelled, "discrete_action": action[:, 0]}], params, space)
     assert not kept["discrete_action"].any()
+    chosen = {key: values for key, values in kept.items() if key != "discrete_penalty"}
+    (kept,) = with_gripper_labels([chosen], params, space)  # by this run's penalty
+    assert not kept["discrete_action"].any()
+    assert kept["discrete_penalty"].tolist() == labelled["discrete_penalty"].tolist()
     assert with_gripper_labels([episode], ResidualSACParams(), space) == [episode]
 
 

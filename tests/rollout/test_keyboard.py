@@ -235,6 +235,24 @@ def test_a_terminal_that_hangs_up_is_said_once_and_the_episode_goes_on(typist, c
     assert "nobody can intervene any more, training goes on without" in said[0]
 
 
+def test_a_pause_is_ended_by_whoever_waits(typist):
+    person = DevicePerson(typist.keyboard, np.full(7, -1.0), np.full(7, 1.0), lambda s: None)
+    looks = []
+
+    def look():
+        looks.append(1)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    person.on_wait = look
+    observation, stepping = {"base_action": np.zeros((1, 7))}, np.ones(1, bool)
+    assert person.intervene(observation, stepping, 0) is NOTHING
+    assert not looks
+    typist.type("p")
+    with pytest.raises(KeyboardInterrupt):
+        person.intervene(observation, stepping, 0)
+
+
 def test_the_person_sits_at_the_terminal_of_the_actor(monkeypatch):
     master, slave = pty.openpty()
     monkeypatch.setenv(TERMINAL, os.ttyname(slave))

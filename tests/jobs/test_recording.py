@@ -1,0 +1,31 @@
+"""What the episodes of a recording share."""
+
+from __future__ import annotations
+
+import pytest
+
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.jobs.recording import frames_per_second, recording_of
+from pld_ray.rllib.of_run import algorithm_config
+
+
+def test_an_arm_is_recorded_at_a_whole_number_of_frames_per_second():
+    config = TrainConfig()
+    config.env.robot = {"type": "so101_follower"}
+    for rate in (1.0, 12.0, 20):
+        config.env.control_hz = rate
+        assert frames_per_second(config) == rate
+    for rate, near in ((12.5, 12), (0.4, 1)):
+        config.env.control_hz = rate
+        with pytest.raises(ConfigError, match=rf"control_hz={rate}: .* whole number .* as {near}"):
+            frames_per_second(config)
+
+
+def test_a_recording_tells_what_its_gripper_labels_mean():
+    config = TrainConfig()
+    config.algorithm.gripper_dims = [6]
+    assert "grippers" not in recording_of(config, algorithm_config(config)).identity()
+    config.algorithm.gripper, config.algorithm.compose_base = "discrete", False
+    config.algorithm.grasp_penalty = 0.25
+    told = recording_of(config, algorithm_config(config)).identity()["grippers"]
+    assert told == {"dims": [6], "compose_base": False, "grasp_penalty": 0.25}
