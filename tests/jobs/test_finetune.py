@@ -55,6 +55,8 @@ def test_a_policy_that_nobody_plays_declares_the_images_that_it_learnt_from(tmp_
     writer.finish()
     base = save_policy("act", tmp_path / "base")  # of images of 64 pixels
     config = configured(str(tmp_path / "seen"), tmp_path / "run", f"--policy.path={base}")
+    config.total_steps = config.evaluation.interval_steps = 1
+    config.algorithm.batch_size = 2
     with small_networks():
         summary = finetune(config)
         learnt = load_base_policy(summary["policy"])

@@ -54,6 +54,7 @@ def kill_a_learner(run: pathlib.Path) -> None:
     learners[-1].kill()
 
 
+@pytest.mark.chaos
 def test_a_learner_that_is_killed_changes_nothing_in_the_end(given, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     alone = finetune(configured(given, one, "--algorithm.accumulation=2"))

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from tiny_policies import VISION_LANGUAGE, make_observations, make_tasks
 
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.file import load_config
+from pld_ray.config.start_check import check_start
 from pld_ray.policies.checkpoint import EMBEDDED_ACT, open_checkpoint
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -61,25 +64,25 @@ def test_a_hub_name_offline_is_one_clear_error(tmp_path):
     assert "\n" not in message
 
 
-def test_a_run_names_its_policy_by_hub_name_or_from_home(tmp_path):
+def test_a_run_names_its_policy_by_hub_name_or_from_home(tmp_path, monkeypatch):
     put_in_cache(tmp_path / "hub", "someone/act", EMBEDDED_ACT)
+    done = subprocess.run(
+        [sys.executable, "-m", "pld_ray.cli", "train", "--policy.path=someone/act", "--dry_run"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub")},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "configuration, environment and base policy are fine" in done.stdout
+
     shutil.copytree(EMBEDDED_ACT, tmp_path / "mine/act")
-    cache = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "hub")}
-    command = [sys.executable, "-m", "pld_ray.cli", "train", "--dry_run"]
-    for place in ("someone/act", "~/mine/act", "someone/else"):
-        done = subprocess.run(
-            [*command, f"--policy.path={place}"],
-            env={**os.environ, **cache, "HOME": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        if place == "someone/else":
-            assert done.returncode == 2
-            assert "base policy 'someone/else' is not a directory here and cannot" in done.stderr
-        else:
-            assert done.returncode == 0, done.stderr
-            assert "configuration, environment and base policy are fine" in done.stdout
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    check_start(load_config(TrainConfig, ["--policy.path=~/mine/act"]))
+    for gone in ("mine/ac", "nowhere", "~/mine/ac"):  # a folder that is here owns no repository
+        with pytest.raises(ConfigError, match=f"policy.path={gone}: no such folder"):
+            check_start(load_config(TrainConfig, [f"--policy.path={gone}"]))
 
 
 def test_a_hub_name_is_read_from_the_cache(tmp_path, act_directory):
