@@ -68,6 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         reason = str(stop) or "aborted; checkpoints and whole episodes are kept"
         print(f"pld-ray: {reason}", file=sys.stderr)
         gc.freeze()  # or the interpreter looks through all that was imported, for seconds
+        exec("")  # an interrupt that left an `exec` of text is marked as unhandled until the next
         return 130
     except Exception as error:
         message = user_error(error) or file_error(error)

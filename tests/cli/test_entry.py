@@ -1,4 +1,4 @@
-"""What needs no simulator imports none, nor what comes with it."""
+"""What needs no simulator imports none, nor what comes with it; how a command ends."""
 
 from __future__ import annotations
 
@@ -49,3 +49,17 @@ def test_a_training_starts_without_what_only_sharded_learners_and_pages_need():
     script = f"import sys, pld_ray.jobs.train; print(sorted({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_ctrl_c_in_code_that_a_library_makes_from_text_is_an_exit_status(tmp_path):
+    lines = [
+        "import sys",
+        "from pld_ray.cli import entry",
+        """entry.answer = lambda args: exec("raise KeyboardInterrupt('stopped here')")""",
+        "sys.exit(entry.main([]))",
+    ]
+    (tmp_path / "interrupted.py").write_text("\n".join(lines))
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, "pld-ray: stopped here\n")
