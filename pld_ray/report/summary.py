@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 
 import numpy as np
@@ -192,13 +193,18 @@ def summarize(selection: Selection, threshold: float = 0.8) -> Summary:
     """Compute every result of a report."""
     points = [_summarize_point(point, threshold) for point in group(selection)]
     points.sort(key=lambda p: (-math.inf if p.iqm is None else p.iqm, p.mean or 0), reverse=True)
-    runs = [(s.point, run) for s in points for run in s.runs if run.final is not None]
-    ended = [(point, run) for point, run in runs if run.held]
-    if len({point.name for point, _ in ended}) >= MIN_POINTS:
-        runs = ended  # what a run had when it was stopped compares with nothing
-    rows = [(point.values, point.name, run.final or 0.0) for point, run in runs]
+    results = [_results(s.point, [run for run in s.runs if run.final is not None]) for s in points]
+    ended = [_results(s.point, [run for run in s.runs if run.held]) for s in points]
+    if sum(map(bool, ended)) >= MIN_POINTS:
+        results = ended  # what a run had when it was stopped compares with nothing
     swept = swept_parameters(selection.runs)
-    return Summary(selection, threshold, points, swept, estimate(rows))
+    return Summary(selection, threshold, points, swept, estimate([*chain(*results)]))
+
+
+def _results(point: Point, runs: Sequence[RunSummary]) -> list[tuple[dict[str, str], str, float]]:
+    """Values, name and final success of a point's runs, those of one seed together."""
+    seeds = same_seed([run.run for run in runs])
+    return [(point.values, point.name, fmean(runs[i].final or 0.0 for i in s)) for s in seeds]
 
 
 def _summarize_point(point: Point, threshold: float) -> PointSummary:

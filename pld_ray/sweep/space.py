@@ -26,6 +26,8 @@ BOUNDS = {
     "qrandint": 3,
 }
 LISTS = ("grid", "choice")
+ROUNDING = 1e-9
+"""Relative distance below which a bound is a multiple of the step."""
 TRIES = 100
 """Draws made for each one that is wanted before it is said that there are no further ones."""
 
@@ -86,7 +88,7 @@ def check_bounds(kind: str, values: list[Any], place: str) -> None:
         raise ConfigError(f"{place}: {kind} {values!r}: low must be below high")
     if "log" in kind and low <= 0:
         raise ConfigError(f"{place}: {kind} {values!r}: low must be above 0")
-    if step and not 0 < step[0] <= high - low:
+    if step and not 0 < step[0] <= (high - low) * (1 + ROUNDING):
         raise ConfigError(f"{place}: {kind} {values!r}: the step must fit between low and high")
     if "randint" in kind and not all(number.is_integer() for number in (low, high, *step)):
         raise ConfigError(f"{place}: {kind} {values!r}: must be whole numbers")
@@ -102,13 +104,18 @@ def check_multiples(kind: str, low: float, high: float, step: float, place: str)
     """
     if all(math.isclose(bound / step, round(bound / step)) for bound in (low, high)):
         return
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    first, last = steps_inside(low, high, step)
     inside = ", ".join(f"{number:.10g}" for number in (first * step, last * step, step))
     hint = f", such as [{inside}]" if first < last else "; take a smaller step"
     raise ConfigError(
         f"{place}: {kind} [{low:.10g}, {high:.10g}, {step:.10g}]: low and high must be multiples "
         f"of the step{hint}"
     )
+
+
+def steps_inside(low: float, high: float, step: float) -> tuple[int, int]:
+    """The first and the last multiple of the step between two bounds, in steps."""
+    return math.ceil(low / step - ROUNDING), math.floor(high / step + ROUNDING)
 
 
 def values_drawn(kind: str, values: list[Any]) -> list[Any]:
@@ -122,7 +129,7 @@ def values_drawn(kind: str, values: list[Any]) -> list[Any]:
     if kind == "randint":
         return [low, high - 1]
     if step:
-        low, high = math.ceil(low / step[0]) * step[0], math.floor(high / step[0]) * step[0]
+        low, high = (number * step[0] for number in steps_inside(low, high, step[0]))
         return [low, min(low + step[0], high), high]
     return [low, low + (high - low) / math.e, high] if "uniform" in kind else [low, high]
 

@@ -185,6 +185,15 @@ def test_a_repeated_seed_counts_with_the_mean_of_its_runs(store, tmp_path):
     assert point.curve.low is not None
 
 
+def test_a_parameter_is_not_more_important_for_seeds_that_are_repeated(store, tmp_path):
+    finals = [[0.1 * point, 0.9, 0.2] for point in range(6)]
+    once = tracked_points(store, tmp_path / "once", [[f[0], 0.55] for f in finals], seeds=[0, 1])
+    twice = tracked_points(store, tmp_path / "twice", finals, seeds=[0, 1, 1])
+    (a, b) = (summarize(select([folder])).importance for folder in (once, twice))
+    assert (a.n_runs, b.n_runs) == (12, 12)
+    assert a.effects == b.effects
+
+
 def test_runs_are_alike_by_task_and_seeds_and_alone_where_none_is_known():
     def run(number, task="lift", seed="0", **params):
         tags = {"task": task, "seed": seed}

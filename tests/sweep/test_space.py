@@ -31,7 +31,7 @@ from pld_ray.sweep.plan import (
     sweep_points,
 )
 from pld_ray.sweep.run import check_points
-from pld_ray.sweep.space import points, with_points_type
+from pld_ray.sweep.space import points, values_drawn, with_points_type
 
 SHIPPED = sorted(pathlib.Path("experiments/sweeps").glob("*.yaml"))
 
@@ -193,11 +193,15 @@ def test_a_key_of_an_option_that_a_variant_sets_as_a_whole_is_kept(load):
     assert config.env.kwargs == {"episode_length": 9, "step_s": 0.1}
 
 
-@pytest.mark.parametrize("bounds", [[0.25, 1.0, 0.25], [0.1, 0.7, 0.1], [0.3, 0.9, 0.3]])
+@pytest.mark.parametrize(
+    "bounds", [[0.25, 1.0, 0.25], [0.1, 0.7, 0.1], [0.3, 0.9, 0.3], [0.4, 0.6, 0.2]]
+)
 def test_bounds_that_are_multiples_of_the_step_are_drawn_from(load, bounds):
     sweep = load({"space": {"algorithm.residual_scale": {"quniform": bounds}}})
     (point,) = sweep_points(sweep)
     assert bounds[0] <= point["algorithm.residual_scale"] <= bounds[1] + 1e-9
+    low, *_, high = values_drawn("quniform", bounds)
+    assert [low, high] == pytest.approx(bounds[:2])
 
 
 SEVERAL = [
