@@ -19,9 +19,11 @@ class PolicyPlayer:
     Args:
         env: what is simulated.
         tasks: of the suite; empty is the one of `env`.
+        prefetch: as in `BaseActionVectorEnv`.
     """
 
-    def __init__(self, env: EnvConfig, tasks: Sequence[str] = ()) -> None:
+    def __init__(self, env: EnvConfig, tasks: Sequence[str] = (), prefetch: bool = False) -> None:
+        self._vector = {"num_envs": 1, "prefetch": prefetch}
         self._settings = {
             task: factory.for_evaluation(dataclasses.replace(env, task=task).settings())
             for task in tasks or [env.task]
@@ -40,7 +42,7 @@ class PolicyPlayer:
         for task, settings in self._settings.items():
             env = self._open.get(task)
             if env is None:
-                config = {**settings, "num_envs": 1, "base_policy": policy}
+                config = {**settings, **self._vector, "base_policy": policy}
                 env = self._open[task] = InfosPerEnv(factory.create_vector_env(config))
             else:
                 env.env.play(policy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,15 +10,13 @@ from typing import Any
 from pld_ray.config import TrainConfig
 from pld_ray.config.distill import DistillConfig
 from pld_ray.evaluation.eval_info import read_eval_info
-from pld_ray.evaluation.play import play_init_states
+from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.jobs.distill_table import Row
 from pld_ray.jobs.distill_teachers import Teacher
 from pld_ray.jobs.evaluate import evaluate_checkpoint
 from pld_ray.policies import BasePolicy, load_base_policy
 from pld_ray.policies.checkpoint import open_checkpoint
-from pld_ray.rollout import factory
-from pld_ray.rollout.vector_env import InfosPerEnv
 from pld_ray.runs.layout import EVAL_INFO_FILE, read_json
 
 Say = Callable[[str], None]
@@ -104,12 +101,9 @@ def successes(way: TrainConfig, task: str, policy: BasePolicy, states: Sequence[
         policy: that plays.
         states: ids of stored init states.
     """
-    settings = factory.for_evaluation(dataclasses.replace(way.env, task=task).settings())
-    vector = {"num_envs": 1, "base_policy": policy, "prefetch": way.policy.prefetch}
-    made = InfosPerEnv(factory.create_vector_env({**settings, **vector}))
-    with contextlib.closing(made) as env:
-        episodes = play_init_states(env, states)
-    return [episodes[state].success for state in states]
+    player = PolicyPlayer(way.env, [task], way.policy.prefetch)
+    with contextlib.closing(player):
+        return [episode.success for episode in player.play(policy, states)[task]]
 
 
 def outcomes_of_run(

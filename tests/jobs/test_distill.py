@@ -19,10 +19,10 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.distill import DistillConfig
 from pld_ray.config.file import load_config
 from pld_ray.data.dataset import Dataset
+from pld_ray.evaluation import policy_player
 from pld_ray.evaluation.eval_info import write_eval_info
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import CheckpointError, write_manifest
-from pld_ray.jobs import distill_evaluation
 from pld_ray.jobs.distill import (
     Part,
     distill,
@@ -403,7 +403,7 @@ def test_policies_are_played_as_the_run_plays(tmp_path, monkeypatch, flags, way)
         ways.append((env.env.base_policy.n_action_steps, env.env.prefetch))
         return {state: EpisodeResult(True, 1.0, 1.0, 30, state) for state in states}
 
-    monkeypatch.setattr(distill_evaluation, "play_init_states", play)
+    monkeypatch.setattr(policy_player, "play_init_states", play)
     for _ in range(2):
         rows = evaluate_all(config, teachers, [TASK, OTHER], EMBEDDED_ACT, tmp_path, str)
         assert [(row.base, row.distilled) for row in rows] == [([False], [True]), ([True], [True])]
