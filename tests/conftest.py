@@ -1,5 +1,6 @@
 """Every test process has Ray sessions of its own, so that files can run side by side."""
 
+import gc
 import os
 import shutil
 import sys
@@ -52,6 +53,13 @@ def pytest_collection_modifyitems(session, items):
     sharing = {item.path for item in items if "ray_cluster" in item.fixturenames}
     items.sort(key=lambda item: (item.path not in sharing, order.get(item.path.name, len(order))))
     session.config.stash[SHARING_RAY] = sharing
+
+
+def pytest_collection_finish():
+    """Collections of garbage pass over all that is imported by now: half a second each, and every
+    simulator that is closed asks for one."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -19,7 +19,7 @@ CRASH, HANG = AddingPolicy.CRASH, AddingPolicy.HANG
 FAIL, WAIT = AddingPolicy.FAIL, AddingPolicy.WAIT
 
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_a_policy_that_does_not_load_is_named():
 def test_a_cluster_that_is_too_small_is_said_at_once(make_pool):
     with pytest.raises(RuntimeError, match=r"1 replicas need 1 GPU each; .* together 0"):
         make_pool(num_gpus_per_replica=1)
-    with pytest.raises(RuntimeError, match=r"3 replicas need 2 CPU each; .* together 4"):
-        make_pool(num_cpus_per_replica=2, replicas=3)
+    with pytest.raises(RuntimeError, match=r"4 replicas need 2 CPU each; .* together 6"):
+        make_pool(num_cpus_per_replica=2, replicas=4)
     with pytest.raises(RuntimeError, match=r"need 1 arm_server each; the largest node has 0"):
         make_pool(resources={"arm_server": 1})

@@ -13,7 +13,7 @@ from pld_ray.pool.exchange import NAMESPACE
 
 
 @pytest.fixture(scope="module")
-def pool(act_directory, ray_session):
+def pool(act_directory, ray_cluster):
     spec = PoolSpec(
         arguments={"path": str(act_directory)},
         replicas=2,

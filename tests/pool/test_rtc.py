@@ -8,7 +8,7 @@ from pld_ray.pool import BasePolicyPool, PoolSpec
 
 
 @pytest.mark.chaos  # LeRobot's start in another process is slow
-@pytest.mark.usefixtures("ray_session")
+@pytest.mark.usefixtures("ray_cluster")
 def test_guided_chunks_equal_an_inline_policys(tiny_directory, load_tiny):
     """Environments with no, a long and a short leftover share batches."""
     from tiny_policies import make_observations, make_tasks
