@@ -13,7 +13,7 @@ from pld_ray.data.episode_writer import EpisodeWriter
 from pld_ray.errors import UserError
 from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.evaluate import load_whole
-from pld_ray.jobs.recording import recording_of
+from pld_ray.jobs.recording import frames_per_second, recording_of
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rllib.stream_seed import RECORDED, stream_seed
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
@@ -86,6 +86,7 @@ def collect(
     whole = dataclasses.replace(config.env, terminate_when_toppled=False)
     config = dataclasses.replace(config, env=whole)
     check_environment(config, learns=False)
+    frames_per_second(config)  # before Ray is started
     with running_algorithm(config, learns=False) as algorithm:
         name = None if checkpoint is None else checkpoint.resolve().name
         about: dict[str, Any] = {"actor": actor, "checkpoint": name}

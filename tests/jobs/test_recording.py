@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from envs.point import PointEnv
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.file import load_config
+from pld_ray.jobs import collect
 from pld_ray.jobs.recording import frames_per_second, recording_of
 from pld_ray.rllib.of_run import algorithm_config
 
@@ -19,6 +22,16 @@ def test_an_arm_is_recorded_at_a_whole_number_of_frames_per_second():
         config.env.control_hz = rate
         with pytest.raises(ConfigError, match=rf"control_hz={rate}: .* whole number .* as {near}"):
             frames_per_second(config)
+
+
+def test_an_environment_of_no_known_rate_is_refused_before_anything_is_started(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(PointEnv, "metadata", {})
+    monkeypatch.setattr(collect, "running_algorithm", lambda *_, **__: pytest.fail("started"))
+    point = ["--env.entry_point=envs.point:PointEnv", "--env.task=point", "--policy.type=none"]
+    with pytest.raises(ConfigError, match=r"does not tell its steps per second.*'render_fps': N"):
+        collect.collect(load_config(TrainConfig, point), tmp_path, collect.Goal(episodes=1))
 
 
 def test_a_recording_tells_what_its_gripper_labels_mean():

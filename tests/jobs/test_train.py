@@ -25,21 +25,35 @@ from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.runs.status import INTERRUPTED, read_status
 
 BASE = "eval/base_success"
-SMALL = [
-    "--env.task=lift_the_can",
-    "--env.episode_length=60",
+LITTLE = [
     "--algorithm.offline_episodes=1",
     "--algorithm.warmup_steps=100",
     "--algorithm.batch_size=16",
     "--algorithm.hidden_dims=[16,16]",
+    "--algorithm.utd=0.1",
     "--runners.num_env_runners=0",
-    "--runners.sample_steps=60",
-    "--evaluation.interval_steps=600",
-    "--evaluation.held_states=3",
-    "--evaluation.validation_states=2",
     "--checkpoint.interval_steps=500",
     "--checkpoint.keep=1",
 ]
+SMALL = [
+    *LITTLE,
+    "--env.task=lift_the_can",
+    "--env.episode_length=60",
+    "--runners.sample_steps=60",
+    "--evaluation.interval_steps=600",
+    "--evaluation.held_states=2",
+    "--evaluation.validation_states=1",
+]
+POINT = [
+    *LITTLE,
+    "--env.entry_point=envs.point:PointEnv",
+    "--env.kwargs={episode_length: 60, side: 0.15}",
+    "--runners.sample_steps=50",
+    "--evaluation.interval_steps=500",
+    "--evaluation.held_states=10",
+    "--evaluation.validation_states=2",
+]
+"""The shipped base policy in an environment that costs nothing."""
 BRIEF = ["--tracking.enabled=false", "--total_steps=700"]
 
 
@@ -49,17 +63,35 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, ray_cluster):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    assert main(["train", *SMALL, "--total_steps=1300", f"--output_dir={folder}"]) == 0
+    assert main(["train", *SMALL, "--total_steps=1000", f"--output_dir={folder}"]) == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def delayed(tmp_path_factory, ray_cluster):
+    """A run whose actor waits for most of it, and the evaluations that it asked for."""
+    asked = []
+    start = ResidualSAC.start_evaluation
+
+    def start_evaluation(self, states, contestants, **options):
+        asked.append((states, sorted(contestants)))
+        return start(self, states, contestants, **options)
+
+    folder = tmp_path_factory.mktemp("point") / "delayed"
+    argv = ["train", *POINT, "--total_steps=1300", "--algorithm.actor_delay_updates=40"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ResidualSAC, "start_evaluation", start_evaluation)
+        assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
+    return folder, asked
 
 
 def test_a_run_leaves_everything_it_promises(finished):
     summary = json.loads((finished / "summary.json").read_text())
-    assert summary["env_steps"] >= 1300
+    assert summary["env_steps"] >= 1000
     assert summary["updates"] > 0
     assert 0 <= summary["base_success"] <= 1
     info = json.loads((finished / "eval_info.json").read_text())
-    assert info["overall"]["n_episodes"] == 3
+    assert info["overall"]["n_episodes"] == 2
     assert info["overall"]["pc_success"] == pytest.approx(100 * summary["residual_success"])
     assert info["base"]["overall"]["pc_success"] == pytest.approx(100 * summary["base_success"])
     assert (finished / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
@@ -79,22 +111,11 @@ def test_a_run_leaves_everything_it_promises(finished):
 
 
 def test_the_base_policy_plays_the_validation_states_once_and_is_the_residual_until_it_moves(
-    finished, capsys, monkeypatch
+    delayed,
 ):
     """Two of three validations come before the actor's first step: the second plays nothing."""
-    asked = []
-    start = ResidualSAC.start_evaluation
-
-    def start_evaluation(self, states, contestants, **options):
-        asked.append((states, sorted(contestants)))
-        return start(self, states, contestants, **options)
-
-    monkeypatch.setattr(ResidualSAC, "start_evaluation", start_evaluation)
-    folder = finished.parent / "delayed"
-    small = [flag.replace("interval_steps=600", "interval_steps=500") for flag in SMALL]
-    argv = ["train", *small, "--total_steps=1300", "--algorithm.actor_delay_updates=700"]
-    assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
-    held, validation = [0, 1, 2], [3, 4]
+    folder, asked = delayed
+    held, validation = list(range(10)), [10, 11]
     before = [(held, ["base"]), (validation, ["base"]), (validation, [])]
     assert asked == [*before, (validation, ["residual"]), (held, ["residual"])]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -106,16 +127,17 @@ def test_the_base_policy_plays_the_validation_states_once_and_is_the_residual_un
     assert summary["validation_base_success"] == first["eval/residual_success"]
 
 
-def test_the_base_policy_is_evaluated_beside_the_collection_where_there_are_runners(finished):
+def test_the_base_policy_is_evaluated_beside_the_collection_where_there_are_runners(delayed):
     """Its episodes are those that are played before it else; a run that is over first waits."""
-    folder = finished.parent / "beside"
-    argv = ["train", *SMALL, "--total_steps=500", "--evaluation.num_env_runners=1"]
+    before, _ = delayed
+    folder = before.parent / "beside"
+    argv = ["train", *POINT, "--total_steps=500", "--evaluation.num_env_runners=1"]
     assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
-    infos = [json.loads((run / "eval_info.json").read_text()) for run in (finished, folder)]
+    infos = [json.loads((run / "eval_info.json").read_text()) for run in (before, folder)]
     assert infos[0]["base"]["per_task"] == infos[1]["base"]["per_task"]
     known = [
         [row["env_steps"] for row in Journal(run / "metrics.jsonl").rows() if BASE in row]
-        for run in (finished, folder)
+        for run in (before, folder)
     ]
     assert known[0] == [0]
     assert len(known[1]) == 1
@@ -125,7 +147,7 @@ def test_the_base_policy_is_evaluated_beside_the_collection_where_there_are_runn
 def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
     """So does one that is resumed before its first checkpoint: it begins anew, with the cache."""
     again = finished.parent / "again"
-    argv = ["train", *SMALL, "--total_steps=1300", "--tracking.enabled=false"]
+    argv = ["train", *SMALL, "--total_steps=1000", "--tracking.enabled=false"]
     assert len(list((finished.parent / "cache").iterdir())) == 1
     assert main([*argv, f"--output_dir={again}"]) == 0
     assert len(list((finished.parent / "cache").iterdir())) == 1
@@ -157,7 +179,7 @@ def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
     gpu = config.replace("num_gpus_per_learner: 0.0", "num_gpus_per_learner: 1.0")
     (folder / "config.yaml").write_text(gpu)
     assert main(["eval", f"--checkpoint={folder / 'checkpoints' / 'best'}"]) == 0
-    assert "on 3 held init states" in capsys.readouterr().out
+    assert "on 2 held init states" in capsys.readouterr().out
     assert main(["train", f"--resume={folder}"]) == 2
     assert "--resume=RUN --runners.num_gpus_per_learner=0" in capsys.readouterr().err
     ours = json.loads((folder / "eval" / "best" / "eval_info.json").read_text())
@@ -168,10 +190,10 @@ def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
 
 def test_eval_never_plays_the_states_that_chose_the_checkpoint(finished, capsys):
     checkpoint = finished / "checkpoints" / "best"
-    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=4"]) == 2
+    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=3"]) == 2
     error = capsys.readouterr().err
-    assert "--n_episodes=4: this run held 3 init states back" in error
-    assert "the next 2 chose its checkpoint: give 3 at most" in error
+    assert "--n_episodes=3: this run held 2 init states back" in error
+    assert "the next 1 chose its checkpoint: give 2 at most" in error
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
@@ -194,19 +216,19 @@ def test_interrupt_saves_and_resume_continues_the_same_run(finished, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
-        assert main(["train", *SMALL, "--total_steps=1500", f"--output_dir={folder}"]) == 0
+        assert main(["train", *POINT, "--total_steps=900", f"--output_dir={folder}"]) == 0
     assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
     assert not (folder / "summary.json").exists()
     assert read_status(folder).state == "interrupted"
     run_id = json.loads((folder / "mlflow_run.json").read_text())["run_id"]
     before = json.loads((folder / "checkpoints/interrupted" / PROGRESS_FILE).read_text())
 
-    assert main(["train", f"--resume={folder}", "--total_steps=2000"]) == 0
+    assert main(["train", f"--resume={folder}", "--total_steps=1100"]) == 0
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["mlflow_run_id"] == run_id
-    assert summary["env_steps"] >= 2000
+    assert summary["env_steps"] >= 1100
     assert summary["total_wall_s"] > summary["train_wall_s"]  # of both lives
-    assert RunDir(folder).load_config().total_steps == 2000  # also for a resume without the flag
+    assert RunDir(folder).load_config().total_steps == 1100  # also for a resume without the flag
     assert summary["updates"] > before["updates"] > 0
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [row["env_steps"] for row in rows]
@@ -229,7 +251,7 @@ def test_a_stop_is_not_forgotten_when_a_learner_is_lost_meanwhile(finished, monk
 
     with monkeypatch.context() as patch:
         patch.setattr(training_loop.TrainingLoop, "iterate", stop_then_lose)
-        assert main(["train", *SMALL, *BRIEF, f"--output_dir={folder}"]) == 0
+        assert main(["train", *POINT, *BRIEF, f"--output_dir={folder}"]) == 0
     assert len(failed) == 1, "it trained on"
     assert f"continue with: pld-ray train --resume={folder}" in capsys.readouterr().out
     assert read_status(folder).state == "interrupted"
@@ -247,7 +269,7 @@ def test_a_learner_that_is_lost_at_the_end_is_no_failure_of_the_run(finished, mo
         return finish(self, started)
 
     monkeypatch.setattr(training_loop.TrainingLoop, "finish", lose_once)
-    assert main(["train", *SMALL, *BRIEF, f"--output_dir={folder}"]) == 0
+    assert main(["train", *POINT, *BRIEF, f"--output_dir={folder}"]) == 0
     assert json.loads((folder / "summary.json").read_text())["updates"] > 0
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     validated = [row["env_steps"] for row in rows if "eval/residual_success" in row]
@@ -268,7 +290,7 @@ def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(finished, monke
     calql += ["--tracking.enabled=false", "--total_steps=900"]
     with monkeypatch.context() as patch:
         patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
-        assert main(["train", *SMALL, *calql, f"--output_dir={folder}"]) == 0
+        assert main(["train", *POINT, *calql, f"--output_dir={folder}"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^\[calql\] steps .* Cal-QL 200/450$", out, re.MULTILINE), out
     before = json.loads((folder / "checkpoints/interrupted" / PROGRESS_FILE).read_text())
@@ -283,23 +305,24 @@ def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(finished, monke
     assert f"continue it with pld-ray train --resume={folder}" in capsys.readouterr().err
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(finished):
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one_whole(delayed):
     from pld_ray.jobs.build import build_algorithm
 
-    run = RunDir(finished)
+    folder, _ = delayed
+    run = RunDir(folder)
     config = run.load_config()
     config.tracking.enabled = False
     algorithm = build_algorithm(config)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        algorithm.load_checkpoint(str(finished / "checkpoints" / "final"))
+        algorithm.load_checkpoint(str(folder / "checkpoints" / "final"))
         before = sorted(p.name for p in run.checkpoints.iterdir())
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))  # writes fail as on a full disk
         with pytest.raises(RunError, match=r"cannot write checkpoint .*best.*last good checkpoint"):
             run.save_checkpoint(algorithm.save_checkpoint, "best", {})
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert sorted(p.name for p in run.checkpoints.iterdir()) == before
-        algorithm.load_checkpoint(str(finished / "checkpoints" / "best"))
+        algorithm.load_checkpoint(str(folder / "checkpoints" / "best"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         algorithm.stop()
@@ -390,8 +413,7 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
             os.kill(os.getpid(), signal.SIGINT)
         return append(self, row)
 
-    longer = ["--env.episode_length=200", "--algorithm.calql_num_actions=2"]
-    small = [flag for flag in SMALL if not flag.startswith("--env.episode_length")] + longer
+    small = [*POINT, "--algorithm.calql_num_actions=2"]
     with_steps = [*small, "--algorithm.calql_steps=220"]
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", append_then_stop)
