@@ -55,8 +55,8 @@ def test_one_of_two_learners_goes_with_its_node_and_one_ends_the_run(
     finetune(load_config(FinetuneConfig, [*given, *alone, f"--output_dir={one}"]))
     nudged, rounding = tmp_path / "nudged", tmp_path / "rounding"
     nudge(tmp_path / "act", nudged)
-    other = [*alone, f"--policy.path={nudged}", f"--output_dir={rounding}"]
-    finetune(load_config(FinetuneConfig, [*given, *other]))
+    other = [flag.replace(str(tmp_path / "act"), str(nudged)) for flag in given]
+    finetune(load_config(FinetuneConfig, [*other, *alone, f"--output_dir={rounding}"]))
 
     add_node(learning=1)
     lost = add_node(learning=1)
