@@ -97,11 +97,11 @@ def test_each_episode_once_however_often_the_run_is_killed(config, algorithm):
     run = RunDir(config.output_dir)
     run.create(config)
     loop = loop_of(config, algorithm)
-    train(loop, 1500)
-    loop.save("step_000001500")
+    train(loop, 1000)
+    loop.save("step_000001000")
     checkpoint = algorithm.env_steps
     assert_dumped_is_stored(run, algorithm)
-    for killed_at in (1000, 2500):
+    for killed_at in (1000, 1500):
         train(loop, checkpoint + killed_at)  # closes datasets that a checkpoint does not know
         loop.stop()
         assert max(int(d.root.name) for d in open_datasets(run.path / "buffer")) > checkpoint
@@ -111,7 +111,7 @@ def test_each_episode_once_however_often_the_run_is_killed(config, algorithm):
         names = [int(d.root.name) for d in open_datasets(run.path / "buffer")]
         assert max(names) == checkpoint
         assert_dumped_is_stored(run, algorithm)
-    train(loop, checkpoint + 1000)
+    train(loop, checkpoint + 500)
     loop.save("interrupted")
     loop.stop()
     assert_dumped_is_stored(run, algorithm)

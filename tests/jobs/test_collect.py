@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 import shlex
 
@@ -22,10 +23,17 @@ from pld_ray.jobs.collect import Goal, collect
 from pld_ray.rllib import ResidualSACConfig
 
 SUCCESSES = 2
+TASK = "lift_the_can"  # 50 steps where the base policy succeeds
+EPISODE_LENGTH = 80
 
-
-SMALL = ["--runners.num_env_runners=0", "--runners.num_envs_per_env_runner=2"]
+SMALL = ["--runners.num_env_runners=0", f"--env.task={TASK}"]
+RECORDED = [
+    *SMALL,
+    *("--runners.num_envs_per_env_runner=2", f"--env.episode_length={EPISODE_LENGTH}"),
+]
 SHORT = [
+    "--env.episode_length=50",
+    *("--algorithm.batch_size=16", "--algorithm.hidden_dims=[16, 16]", "--algorithm.utd=0.1"),
     *("--algorithm.offline_episodes=2", "--algorithm.warmup_steps=1", "--total_steps=300"),
     *("--evaluation.held_states=1", "--evaluation.validation_states=1"),
     "--tracking.enabled=false",
@@ -53,7 +61,7 @@ def place(tmp_path_factory, ray_cluster):
 def dataset(place):
     """Two successes of the base policy."""
     base, _, _ = page_commands("collect")
-    assert main([*base, *SMALL]) == 0
+    assert main([*base, *RECORDED]) == 0
     return place / "datasets/base"
 
 
@@ -61,6 +69,7 @@ def dataset(place):
 def settings(place):
     """Of a run whose own collection is what `dataset` holds."""
     config = TrainConfig(seed=0, output_dir=str(place / "run"))
+    config.env.task, config.env.episode_length = TASK, EPISODE_LENGTH
     config.runners.num_env_runners = 0
     config.runners.num_envs_per_env_runner = 2
     config.algorithm.offline_episodes = SUCCESSES
@@ -104,7 +113,7 @@ def test_collected_and_given_as_demonstrations_is_the_ring_the_run_would_have_bu
 def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     """Expert, training from demonstrations, then what was trained: as a reader would type them."""
     _, residual, expert = page_commands("collect")
-    assert main([*expert, *SMALL]) == 0
+    assert main([*expert, *RECORDED]) == 0
     found = Dataset(place / "datasets/expert")
     columns = found.columns(["action", "base_action", "residual", "next.success"])
     assert not columns["residual"].any()
@@ -112,6 +121,8 @@ def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     assert columns["next.success"].sum() == SUCCESSES == len(found.episodes)
     train, seen, again, scaled = page_commands("train")
     assert main([*train, *SMALL, *SHORT]) == 0, capsys.readouterr().err
+    summary = json.loads((place / "outputs/with_demonstrations/summary.json").read_text())
+    assert summary["updates"] > 0
     checkpoint = place / "outputs/with_demonstrations/checkpoints/best"
     if not checkpoint.exists():
         checkpoint = checkpoint.with_name("final")
@@ -132,24 +143,25 @@ def test_the_commands_of_the_page_about_data(place, dataset, capsys):
     assert [int(d.root.name) >= 300 for d in open_datasets("outputs/seen/buffer")] == [True]
     assert main([*again, *SMALL, *SHORT]) == 0, capsys.readouterr().err
     (norm_stats,) = [c for c in page_commands("norm-stats") if "datasets/base" in c]
-    assert main([*scaled, *SHORT, "--dry_run"]) == 2
+    assert main([*scaled, *SMALL, *SHORT, "--dry_run"]) == 2
     assert "make it with pld-ray norm-stats datasets/base" in capsys.readouterr().err
     assert main(norm_stats) == 0
-    assert main([*scaled, *SHORT, "--dry_run"]) == 0, capsys.readouterr().err
+    assert main([*scaled, *SMALL, *SHORT, "--dry_run"]) == 0, capsys.readouterr().err
 
 
 def test_a_recording_plays_on_where_training_would_end(place, monkeypatch):
     monkeypatch.setattr("envs.libero.TOPPLED_TILT", -1.0)  # training would end in the first step
     config = load_config(TrainConfig, ["--config_path=tabletop", "--runners.num_env_runners=0"])
     assert config.env.terminate_when_toppled
+    config.env.episode_length = 20
     writer = collect(config, place / "datasets/toppled", Goal(episodes=1, keep_failures=True))
     (length,) = writer.lengths
     assert length > 1
 
 
 def test_one_process_at_a_time_records_into_a_folder(place):
-    config = load_config(TrainConfig, ["--config_path=tabletop", "--runners.num_env_runners=0"])
-    config.env.episode_length = 5
+    flags = ["--env.entry_point=envs.point:PointEnv", "--env.kwargs={episode_length: 5}"]
+    config = load_config(TrainConfig, [*flags, "--runners.num_env_runners=0"])
     root, goal = place / "datasets/shared", Goal(episodes=2, keep_failures=True)
 
     def stopped(kept: int, success: bool) -> None:

@@ -24,7 +24,8 @@ POINT = [
 ]
 TRAIN = [
     *("--config_path=hilserl_fixed_gripper", *POINT, "--total_steps=500"),
-    *("--algorithm.batch_size=16", "--algorithm.hidden_dims=[8, 8]", "--runners.sample_steps=50"),
+    *("--algorithm.batch_size=16", "--algorithm.hidden_dims=[8, 8]", "--algorithm.utd=0.2"),
+    "--runners.sample_steps=50",
     *("--evaluation.held_states=1", "--evaluation.validation_states=1"),
     *("--intervention.device=scripted", "--dump_interval=100"),
 ]
@@ -49,6 +50,7 @@ def test_record_train_with_help_and_learn_from_what_was_dumped(tmp_path, monkeyp
     found = {k: v for row in read_history(tmp_path / "run/metrics.jsonl") for k, v in row.items()}
     assert 0 < found["train/intervention_share"] < 1, last
     assert found["train/assisted_success_rate"] > 0
+    assert found["updates"] > 0
     capsys.readouterr()
     assert main(["show", "run", "--json"]) == 0
     assert "train/intervention_share" in json.loads(capsys.readouterr().out)["figures"]

@@ -99,6 +99,7 @@ def test_record_and_learn_from_scratch(flags, tmp_path, capsys):
     assert hand.info["fps"] == 1000
     assert hand.columns(["observation.state"])["observation.state"].shape[1] == STATE_DIM
 
+    robot = flags(control_hz=1000, episode_length=60)  # it takes its time to begin one
     train = [
         *("train", *robot, "--config_path=hilserl_single", "--output_dir=run"),
         *("--total_steps=150", "--demo_path=hand", "--demo_episodes=all"),

@@ -13,11 +13,12 @@ from pld_ray.runs.status import read_status
 
 SHORT = [
     "--env.task=lift_the_can",
-    "--env.episode_length=110",
+    "--env.episode_length=60",
     "--algorithm.offline_episodes=1",
     "--algorithm.warmup_steps=100",
     "--algorithm.batch_size=16",
     "--algorithm.hidden_dims=[16,16]",
+    "--algorithm.utd=0.1",
     "--runners.num_env_runners=0",
     "--runners.sample_steps=60",
     "--evaluation.interval_steps=300",

@@ -12,6 +12,7 @@ import signal
 import pytest
 import torch
 from mlflow.tracking import MlflowClient
+from point_demonstrations import record as record_demonstrations
 
 from envs.point import PointEnv
 from pld_ray.cli import main
@@ -40,8 +41,8 @@ SMALL = [
     "--env.task=lift_the_can",
     "--env.episode_length=60",
     "--runners.sample_steps=60",
-    "--evaluation.interval_steps=600",
-    "--evaluation.held_states=2",
+    "--evaluation.interval_steps=500",
+    "--evaluation.held_states=3",
     "--evaluation.validation_states=1",
 ]
 POINT = [
@@ -49,11 +50,13 @@ POINT = [
     "--env.entry_point=envs.point:PointEnv",
     "--env.kwargs={episode_length: 60, side: 0.15}",
     "--runners.sample_steps=50",
-    "--evaluation.interval_steps=500",
-    "--evaluation.held_states=10",
+    "--evaluation.interval_steps=700",
+    "--evaluation.held_states=2",
     "--evaluation.validation_states=2",
 ]
 """The shipped base policy in an environment that costs nothing."""
+MANY_HELD = [flag.replace("held_states=2", "held_states=10") for flag in POINT]
+"""Of them one is a success, and they are not over at once."""
 BRIEF = ["--tracking.enabled=false", "--total_steps=700"]
 
 
@@ -78,11 +81,18 @@ def delayed(tmp_path_factory, ray_cluster):
         return start(self, states, contestants, **options)
 
     folder = tmp_path_factory.mktemp("point") / "delayed"
-    argv = ["train", *POINT, "--total_steps=1300", "--algorithm.actor_delay_updates=40"]
+    argv = ["train", *MANY_HELD, "--total_steps=2000", "--algorithm.actor_delay_updates=110"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ResidualSAC, "start_evaluation", start_evaluation)
         assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
     return folder, asked
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory):
+    """Of many steps each, in the place of successes of a base policy that was not made for it."""
+    root = record_demonstrations(tmp_path_factory.mktemp("demonstrations") / "data")
+    return f"--demo_path={root}"
 
 
 def test_a_run_leaves_everything_it_promises(finished):
@@ -91,7 +101,7 @@ def test_a_run_leaves_everything_it_promises(finished):
     assert summary["updates"] > 0
     assert 0 <= summary["base_success"] <= 1
     info = json.loads((finished / "eval_info.json").read_text())
-    assert info["overall"]["n_episodes"] == 2
+    assert info["overall"]["n_episodes"] == 3
     assert info["overall"]["pc_success"] == pytest.approx(100 * summary["residual_success"])
     assert info["base"]["overall"]["pc_success"] == pytest.approx(100 * summary["base_success"])
     assert (finished / "learning_curve.png").read_bytes()[:4] == b"\x89PNG"
@@ -120,6 +130,7 @@ def test_the_base_policy_plays_the_validation_states_once_and_is_the_residual_un
     assert asked == [*before, (validation, ["residual"]), (held, ["residual"])]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     first, second, last = [row for row in rows if "eval/residual_success" in row]
+    assert [row["env_steps"] for row in (first, second, last)] == [1000, 1500, 2000]
     assert first["eval/validation_base_success"] == first["eval/residual_success"]
     assert second["eval/residual_success"] == first["eval/residual_success"]
     assert all("eval/validation_base_success" not in row for row in (second, last))
@@ -131,7 +142,7 @@ def test_the_base_policy_is_evaluated_beside_the_collection_where_there_are_runn
     """Its episodes are those that are played before it else; a run that is over first waits."""
     before, _ = delayed
     folder = before.parent / "beside"
-    argv = ["train", *POINT, "--total_steps=500", "--evaluation.num_env_runners=1"]
+    argv = ["train", *MANY_HELD, "--total_steps=500", "--evaluation.num_env_runners=1"]
     assert main([*argv, "--tracking.enabled=false", f"--output_dir={folder}"]) == 0
     infos = [json.loads((run / "eval_info.json").read_text()) for run in (before, folder)]
     assert infos[0]["base"]["per_task"] == infos[1]["base"]["per_task"]
@@ -165,7 +176,7 @@ def test_a_run_that_reads_the_collection_repeats_the_one_that_made_it(finished):
     assert rows[0] == rows[1]
     steps = [row["env_steps"] for row in rows[0] if "train/success_rate" in row]
     assert steps[:2] == [540, 1080]  # rounds of 60 until an iteration has its 500
-    assert [row["env_steps"] for row in rows[0] if "eval/residual_success" in row] == [1080, 1620]
+    assert [row["env_steps"] for row in rows[0] if "eval/residual_success" in row] == [540, 1080]
 
 
 def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
@@ -179,7 +190,7 @@ def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
     gpu = config.replace("num_gpus_per_learner: 0.0", "num_gpus_per_learner: 1.0")
     (folder / "config.yaml").write_text(gpu)
     assert main(["eval", f"--checkpoint={folder / 'checkpoints' / 'best'}"]) == 0
-    assert "on 2 held init states" in capsys.readouterr().out
+    assert "on 3 held init states" in capsys.readouterr().out
     assert main(["train", f"--resume={folder}"]) == 2
     assert "--resume=RUN --runners.num_gpus_per_learner=0" in capsys.readouterr().err
     ours = json.loads((folder / "eval" / "best" / "eval_info.json").read_text())
@@ -190,10 +201,10 @@ def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
 
 def test_eval_never_plays_the_states_that_chose_the_checkpoint(finished, capsys):
     checkpoint = finished / "checkpoints" / "best"
-    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=3"]) == 2
+    assert main(["eval", f"--checkpoint={checkpoint}", "--n_episodes=4"]) == 2
     error = capsys.readouterr().err
-    assert "--n_episodes=3: this run held 2 init states back" in error
-    assert "the next 1 chose its checkpoint: give 2 at most" in error
+    assert "--n_episodes=4: this run held 3 init states back" in error
+    assert "the next 1 chose its checkpoint: give 3 at most" in error
 
 
 @pytest.mark.parametrize("flags", [[], ["--dry_run"]], ids=str)
@@ -276,9 +287,11 @@ def test_a_learner_that_is_lost_at_the_end_is_no_failure_of_the_run(finished, mo
     assert len(validated) == len(set(validated)) > 0
 
 
-def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(finished, monkeypatch, capsys):
+def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(
+    demonstrations, tmp_path, monkeypatch, capsys
+):
     """Without a step of the environment it is one iteration, of many minutes with wide networks."""
-    folder = finished.parent / "calql"
+    folder = tmp_path / "calql"
     record = training_loop.TrainingLoop.record
 
     def record_then_stop(self, row, env_steps=None):
@@ -286,7 +299,7 @@ def test_cal_ql_shows_how_far_it_is_and_stops_between_its_shares(finished, monke
         if "calql/steps" in row:
             os.kill(os.getpid(), signal.SIGINT)
 
-    calql = ["--algorithm.calql_steps=450", "--algorithm.calql_num_actions=2"]
+    calql = [demonstrations, "--algorithm.calql_steps=450", "--algorithm.calql_num_actions=2"]
     calql += ["--tracking.enabled=false", "--total_steps=900"]
     with monkeypatch.context() as patch:
         patch.setattr(training_loop.TrainingLoop, "record", record_then_stop)
@@ -403,7 +416,9 @@ def test_an_offline_cache_that_holds_something_else_is_refused_and_kept(flags, t
     assert not (tmp_path / "run").exists()
 
 
-def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkeypatch):
+def test_pretrain_leaves_a_critic_that_train_takes_over(
+    demonstrations, tmp_path, capsys, monkeypatch
+):
     """Stopped once between its shares, and continued."""
     folder = tmp_path / "critic"
     append = Journal.append
@@ -413,7 +428,8 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
             os.kill(os.getpid(), signal.SIGINT)
         return append(self, row)
 
-    small = [*POINT, "--algorithm.calql_num_actions=2"]
+    small = [*POINT, demonstrations, "--algorithm.calql_num_actions=2"]
+    small.append("--tracking.enabled=false")
     with_steps = [*small, "--algorithm.calql_steps=220"]
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", append_then_stop)
@@ -429,7 +445,7 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(tmp_path, capsys, monkey
         capsys.readouterr().err
     )
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["offline_transitions"] > 0
+    assert summary["offline_transitions"] > 50
     assert summary["gap"] == pytest.approx(summary["q_policy"] - summary["q_data"], abs=1e-6)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["calql/steps"] for row in rows if "calql/steps" in row] == [200, 220]
