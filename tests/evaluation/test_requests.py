@@ -19,32 +19,32 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 @pytest.fixture(scope="module")
 def algorithm(ray_cluster):
-    """Two evaluation runners beside one that samples."""
+    """Two evaluation runners beside one in this process that samples."""
     config = (
         ResidualSACConfig()
         .environment(
             env_config={"entry_point": "drawn_env:DrawnEnv", "kwargs": {"episode_length": 20}}
         )
         .base_policy(type="none")
-        .env_runners(num_env_runners=1, num_cpus_per_env_runner=0.5)
+        .env_runners(num_env_runners=0)
         .evaluation(evaluation_num_env_runners=2)
         .training(
             **PLAIN,
             offline_episodes=0,
-            warmup_steps=100,
+            warmup_steps=40,
+            sample_steps=40,
             warmup_actions="random",
             use_probing=False,
             batch_size=16,
             hidden_dims=[16, 16],
             actor_delay_updates=0,
             critic_atoms=1,
-            sampling="asynchronous",
         )
         .debugging(seed=3, log_level="ERROR")
     )
     built = config.build_algo()
     built.initialize()
-    while built.updates < 100:
+    while built.updates < 40:
         built.training_step()
     yield built
     built.stop()

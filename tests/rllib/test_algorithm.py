@@ -20,32 +20,35 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def small_config(**training):
     config = (
         ResidualSACConfig()
-        .environment(env_config={"task": "lift_the_can", "episode_length": 40})
+        .environment(env_config={"task": "lift_the_can", "episode_length": 20})
         .env_runners(num_env_runners=0)
         .training(
             **{
                 **PLAIN,
                 "offline_episodes": 0,
-                "warmup_steps": 80,
+                "warmup_steps": 40,
                 "batch_size": 16,
                 "hidden_dims": [16, 16],
                 "probe_steps": 5,
-                "sample_steps": 40,
+                "sample_steps": 20,
                 "actor_delay_updates": 0,
                 **training,
             }
         )
         .debugging(seed=3, log_level="ERROR")
     )
-    config.min_sample_timesteps_per_iteration = 40
+    config.min_sample_timesteps_per_iteration = 20
     config.evaluation(held_init_states=[0, 1])
     return config
 
 
 def point_config(**training):
-    """Without simulator and base policy, for what only concerns processes."""
-    config = small_config(**{"warmup_actions": "random", **training})
+    """Without simulator and base policy, for what only concerns processes and counts."""
+    config = small_config(
+        **{"warmup_actions": "random", "warmup_steps": 80, "sample_steps": 40, **training}
+    )
     config.env_config = {"entry_point": "envs.point:PointEnv", "kwargs": {"episode_length": 40}}
+    config.min_sample_timesteps_per_iteration = 40
     return config.base_policy(type="none")
 
 
@@ -75,7 +78,7 @@ def test_phases_debt_and_metrics(build):
     # the warm-up is the base policy alone, and is stored
     ring = local_learner(algorithm).replay.online
     rows = ring.start_rows()
-    assert len(rows) >= 80
+    assert len(rows) >= 40
     assert torch.equal(ring.column("action", rows), ring.column("base_action", rows))
     assert (ring.column("residual_scale", rows) == 0).all()
     train_until_updates(algorithm)
@@ -84,7 +87,7 @@ def test_phases_debt_and_metrics(build):
     replay = local_learner(algorithm).replay
     # warm-up costs no update; every later stored step is owed exactly utd of them
     warmup = sum(replay.online.episode_lengths[:2])
-    assert warmup >= 80
+    assert warmup >= 40
     owed = 2 * (len(replay.online) - warmup)
     assert algorithm.updates + algorithm.progress.update_debt == owed
     stats = result["learners"][DEFAULT_MODULE_ID]
@@ -110,7 +113,7 @@ def test_the_warm_up_is_a_plain_rollout_and_successes_are_in_both_rings(build):
 
 
 def test_probing_steps_are_never_stored(build):
-    algorithm = build(small_config(probe_steps=30))
+    algorithm = build(point_config(probe_steps=30))
     runner = algorithm.env_runner
     while algorithm.phase == "collect":
         algorithm.train()
@@ -124,9 +127,9 @@ def test_probing_steps_are_never_stored(build):
 
 @pytest.fixture(scope="module")
 def trained(ray_cluster, tmp_path_factory):
-    """Past its first updates, and its checkpoint."""
+    """Past its first 40 updates, and its checkpoint."""
     algorithm = small_config().build_algo()
-    train_until_updates(algorithm)
+    train_until_updates(algorithm, 40)
     folder = str(tmp_path_factory.mktemp("trained") / "checkpoint")
     algorithm.save_checkpoint(folder)
     yield algorithm, folder
@@ -189,21 +192,39 @@ def test_a_checkpoint_leaves_rays_own_serialisation_alone(trained):
     assert ray.get(total.remote({"x": np.ones(3, dtype=np.float32)})) == 3
 
 
-def test_same_seed_same_numbers(build):
-    algorithms = [build(small_config()) for _ in range(2)]
-    for algorithm in algorithms:
-        train_until_updates(algorithm, 40)
-    assert algorithms[0].env_steps == algorithms[1].env_steps
-    for key, value in weights(algorithms[0]).items():
-        assert torch.equal(value, weights(algorithms[1])[key]), key
+def test_same_seed_same_numbers(build, trained):
+    first, folder = trained
+    first.load_checkpoint(folder)  # as it was after its first updates
+    second = build(small_config())
+    train_until_updates(second, 40)
+    assert first.updates == second.updates
+    assert first.env_steps == second.env_steps
+    for key, value in weights(first).items():
+        assert torch.equal(value, weights(second)[key]), key
 
 
-def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(build):
-    config = point_config().env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
-    algorithm = build(config.evaluation(evaluation_num_env_runners=1))
+@pytest.fixture(scope="module")
+def spread(ray_cluster):
+    """Two remote runners, a learner in an actor of its own and a pool for the base policy, past
+    their first updates. Without a simulator: this concerns processes."""
+    config = point_config(warmup_actions="base").base_policy(type="lerobot", placement="pool")
+    config.env_config["kwargs"]["side"] = 0.1  # some episodes come to the goal
+    algorithm = (
+        config.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.5)
+        .learners(num_learners=1)
+        .evaluation(evaluation_interval=1000)  # makes the group, in this process
+        .build_algo()
+    )
     train_until_updates(algorithm)
+    yield algorithm
+    algorithm.stop()
+
+
+def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(spread):
+    algorithm = spread
     rows = algorithm.evaluate_residual([0, 1, 2, 3, 4])
     assert [row.init_state_id for row in rows] == [0, 1, 2, 3, 4]
+    assert len({row.length for row in rows}) > 1  # they are told apart by more than their ids
     again = algorithm.evaluate_residual([4, 2])
     assert again == [rows[4], rows[2]]
     for alone, group in (
@@ -213,6 +234,7 @@ def test_two_remote_runners_feed_one_learner_and_evaluate_each_state_once(build)
         evaluation = algorithm.start_evaluation([4, 2], {"residual": Contestant()}, alone)
         assert evaluation.group is group
         assert evaluation.wait() == {"residual": again}
+    assert algorithm.env_runner_group.num_healthy_remote_env_runners() == 2
     runners = algorithm.env_runner_group.foreach_env_runner(
         lambda runner: float(
             sum(v.sum() for v in runner.module.networks.actor.state_dict().values())
@@ -254,7 +276,7 @@ def test_rllibs_own_sample_and_evaluate_work(build):
     algorithm = build(small_config())
     episodes = algorithm.env_runner.sample(num_episodes=1, explore=False)
     episode = episodes[0]
-    assert len(episode) <= 40
+    assert len(episode) <= 20
     base = episode.get_observations()["base_action"][:-1]
     np.testing.assert_array_equal(episode.get_actions(), base)  # untrained: mean 0
     result = algorithm.evaluate()["env_runners"]
@@ -274,18 +296,19 @@ def test_the_collected_data_is_cached_and_a_foreign_cache_refused(build, tmp_pat
             row = {name: getattr(algorithm.progress, name) for name in counts}
             curves[-1].append({**row, "iteration": algorithm.iteration})
     assert curves[0] == curves[1]
-    assert [row["env_steps"] for row in curves[0][:3]] == [40, 80, 120]
+    assert [row["env_steps"] for row in curves[0][:3]] == [20, 40, 60]
     for key, value in weights(first).items():
         assert torch.equal(value, weights(second)[key]), "cached and fresh collection differ"
-    third = build(small_config(offline_cache=folder, warmup_steps=81))
-    with pytest.raises(Exception, match="collected with warmup_steps=80"):
+    third = build(small_config(offline_cache=folder, warmup_steps=41))
+    with pytest.raises(Exception, match="collected with warmup_steps=40"):
         third.train()
 
 
 def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_twice(
     build, tmp_path
 ):
-    config = small_config(warmup_steps=160, offline_cache=str(tmp_path / "cache"))
+    cache = str(tmp_path / "cache")
+    config = point_config(warmup_actions="base", warmup_steps=160, offline_cache=cache)
     first = build(config)
     first.train()
     first.train()
@@ -314,15 +337,8 @@ def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_t
     assert torch.equal(local_learner(third).replay.online.observations(), ring.observations())
 
 
-def test_a_learner_in_an_actor_of_its_own_and_a_pool_for_the_base_policy(build, tmp_path):
-    config = (
-        small_config()
-        .env_runners(num_env_runners=1, num_cpus_per_env_runner=0.5)
-        .learners(num_learners=1)
-        .base_policy(placement="pool")
-    )
-    algorithm = build(config)
-    train_until_updates(algorithm)
+def test_a_learner_in_an_actor_of_its_own_and_a_pool_for_the_base_policy(spread, tmp_path):
+    algorithm = spread
     algorithm.save_checkpoint(str(tmp_path / "checkpoint"))
     updates = algorithm.updates
     algorithm.train()

@@ -20,14 +20,20 @@ def still_open(book):
     return {name for what, name in lines if what == "open"} - {*names}
 
 
-@pytest.mark.parametrize("vectorization", ["in_process", "subprocess"])
-@pytest.mark.parametrize("remote", [0, 1])
-def test_environments_are_closed_with_the_algorithm(vectorization, remote, tmp_path):
+@pytest.mark.parametrize(
+    ("remote", "training", "evaluation"),
+    [
+        (0, "in_process", "in_process"),
+        (0, "subprocess", "subprocess"),
+        (1, "in_process", "subprocess"),
+    ],
+)
+def test_environments_are_closed_with_the_algorithm(remote, training, evaluation, tmp_path):
     book = tmp_path / "book"
     env_config = {
         "entry_point": "closing_env:ClosingEnv",
         "kwargs": {"book": str(book)},
-        "vectorization": vectorization,
+        "vectorization": training,
     }
     algorithm = (
         ResidualSACConfig()
@@ -35,7 +41,11 @@ def test_environments_are_closed_with_the_algorithm(vectorization, remote, tmp_p
         .base_policy(type="none")
         .env_runners(num_env_runners=remote, num_envs_per_env_runner=2)
         .training(warmup_steps=20, hidden_dims=[8], offline_episodes=0, sample_steps=20)
-        .evaluation(held_init_states=[0, 1], evaluation_num_env_runners=remote)
+        .evaluation(
+            held_init_states=[0, 1],
+            evaluation_num_env_runners=remote,
+            evaluation_config={"env_config": {"vectorization": evaluation}},
+        )
         .debugging(seed=3, log_level="ERROR")
         .build_algo()
     )
@@ -44,7 +54,12 @@ def test_environments_are_closed_with_the_algorithm(vectorization, remote, tmp_p
         algorithm.training_step()
         assert len(algorithm.evaluate_base([0, 1])) == 2
         # an evaluation runner makes those that it is not asked to train in as well
-        assert len(still_open(book)) >= 4
+        names = still_open(book)
+        assert len(names) >= 4
+        processes = [name.split("-")[0] for name in names]
+        alone = [process for process in processes if processes.count(process) == 1]
+        assert bool(alone) == ("subprocess" in (training, evaluation))
+        assert (len(alone) < len(names)) == ("in_process" in (training, evaluation))
     finally:
         algorithm.stop()
     assert not still_open(book)

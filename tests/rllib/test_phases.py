@@ -24,20 +24,26 @@ def cache(tmp_path_factory):
     return str(tmp_path_factory.mktemp("collection") / "cache")
 
 
+POINT = {"entry_point": "envs.point:PointEnv", "kwargs": {"episode_length": 40}}
+"""Where no simulator is needed."""
+
+
 def small_config(**training):
+    """The base policy succeeds in 35 to 50 steps, if it does; with this seed at once."""
     config = (
         ResidualSACConfig()
-        .environment(env_config={"task": "lift_the_can", "episode_length": 200})
+        .environment(env_config={"task": "lift_the_can", "episode_length": 60})
         .env_runners(num_env_runners=0)
         .training(
             **{
                 **PLAIN,
                 "offline_episodes": 1,
-                "warmup_steps": 80,
+                "warmup_steps": 40,
+                "collection_seed": 5,
                 "batch_size": 16,
                 "hidden_dims": [16, 16],
                 "probe_steps": 5,
-                "sample_steps": 200,
+                "sample_steps": 60,
                 "actor_delay_updates": 0,
                 "calql_steps": 30,
                 "calql_num_actions": 3,
@@ -105,7 +111,7 @@ def test_sac_from_scratch_has_no_base_action(build):
         compose_base=False,
         residual_dims=[],
     ).base_policy(type="none")
-    config.env_config["episode_length"] = 40
+    config.env_config = POINT
     algorithm = build(config)
     algorithm.initialize()
     ring = local_learner(algorithm).replay.online
@@ -155,12 +161,11 @@ def test_random_warm_up_follows_the_base_policy_s_demonstrations(build):
     assert torch.equal(online["action"][:, 6], online["discrete_action"] - 1)
 
 
-@pytest.mark.parametrize("limit", [1, 600])
-def test_a_collection_ends_with_fewer_successes_but_with_one(build, limit, caplog):
+@pytest.mark.parametrize(("limit", "seed"), [(1, 10), (300, 5)])
+def test_a_collection_ends_with_fewer_successes_but_with_one(build, limit, seed, caplog):
     """A base policy that seldom succeeds leaves steps to learn in."""
-    algorithm = build(
-        small_config(calql_steps=0, offline_episodes=50, warmup_steps=2, collection_steps=limit)
-    )
+    wanted = {"offline_episodes": 50, "collection_steps": limit, "collection_seed": seed}
+    algorithm = build(small_config(calql_steps=0, warmup_steps=2, **wanted))
     algorithm.initialize()
     offline, rounds = local_learner(algorithm).replay.offline, algorithm.collection.rounds
     successes = offline.column("reward", offline.start_rows()).sum()
@@ -180,6 +185,7 @@ def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
         gripper="discrete",
         gripper_epsilon=1.0,
         grasp_penalty=0.5,
+        sample_steps=40,
     )
     config.env_config["episode_length"] = 40
     algorithm = build(config)
@@ -263,7 +269,7 @@ def test_it_acts_as_the_base_policy_until_the_first_step_of_the_actor(
         untouched = all(not (value[: len(value) // 2] != 0).any() for value in head.values())
         assert algorithm.acts_as_base == untouched, algorithm.updates
         seen.add(untouched)
-        if algorithm.updates >= delay + 100:
+        if algorithm.updates >= delay + 50:
             break
         algorithm.train()
     assert seen == {True, False}
@@ -298,5 +304,8 @@ def check_whom_a_validation_asks(moved, tmp_path):
 
 def test_an_actor_that_starts_elsewhere_does_not_act_as_the_base_policy(build, cache):
     for options in ({"init_final": 0.1}, {"gripper": "discrete"}, {"compose_base": False}):
-        algorithm = build(small_config(calql_steps=0, actor_delay_updates=60, **options))
+        config = small_config(calql_steps=0, actor_delay_updates=60, **options)
+        config.env_config = POINT
+        algorithm = build(config)
+        assert algorithm.has_frozen_base
         assert not algorithm.acts_as_base, options

@@ -13,12 +13,15 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 def test_a_grid_search_trains_checkpoints_and_reports(tmp_path):
     config = (
         ResidualSACConfig()
-        .environment(env_config={"entry_point": "envs.point:PointEnv"})
+        .environment(
+            env_config={"entry_point": "envs.point:PointEnv", "kwargs": {"episode_length": 10}}
+        )
         .base_policy(type="none")
         .env_runners(num_env_runners=0)
         .training(
             offline_episodes=0,
-            warmup_steps=80,
+            warmup_steps=20,
+            sample_steps=20,
             warmup_actions="random",
             batch_size=16,
             hidden_dims=[16],
@@ -27,7 +30,7 @@ def test_a_grid_search_trains_checkpoints_and_reports(tmp_path):
         )
         .debugging(log_level="ERROR")
     )
-    config.min_sample_timesteps_per_iteration = 100
+    config.min_sample_timesteps_per_iteration = 40
     results = tune.Tuner(
         ResidualSAC,
         param_space=config,
