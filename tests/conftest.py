@@ -1,6 +1,7 @@
 """Every test process has Ray sessions of its own, so that files can run side by side."""
 
 import gc
+import inspect
 import os
 import shutil
 import sys
@@ -8,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import xdist.remote
 from hypothesis import settings
 
 settings.register_profile("pld_ray", deadline=None)  # what is slow is no failure
@@ -16,6 +18,11 @@ settings.load_profile("pld_ray")
 os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="ray")
 # workers that a cluster starts in advance have another environment than ours, and are never used
 os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 (its name)
+
+# RLlib's connectors ask for the whole stack, and frames of no module are looked for in all modules,
+# 9 ms each: those of pytest-xdist's processes are known to have none
+for file in ("<string>", xdist.remote.__file__):
+    inspect.modulesbyfile[file] = ""
 
 SHARING_RAY = pytest.StashKey[set[Path]]()
 LONGEST_FILES = (
