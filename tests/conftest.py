@@ -37,6 +37,7 @@ LONGEST_FILES = (
     "test_closing.py",
     "test_faults.py",
     "test_interventions.py",
+    "test_actor.py",
     "test_mlflow_server.py",
     "test_experts.py",
     "test_registry.py",

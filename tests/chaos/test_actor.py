@@ -47,8 +47,7 @@ COLUMNS = ("state", "environment_state")
 COUNTED = ("env_steps", "stored_steps", "collection_stored_steps", "updates", "episodes")
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("kills", [1, 10])
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.chaos)])
 def test_training_waits_for_the_robot_and_stores_no_row_twice(
     kills, cluster, add_node, connect, tmp_path, caplog, monkeypatch
 ):

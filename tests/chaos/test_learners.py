@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 
 import pytest
-import torch
 from chaos import wait_for
 from policy_fixtures import save_act
-from safetensors.torch import load_file, save_file
 from several_ranks import difference
 from sharded_data import write_dataset
 
@@ -36,27 +33,12 @@ def given(tmp_path):
     return [f"--dataset=[{tmp_path / 'data'}]", f"--policy.path={tmp_path / 'act'}", *SMALL]
 
 
-def nudge(policy, nudged):
-    """A copy of which each hundredth weight is the next float32: two learners add gradients in
-    another order than one, and what that leaves after 60 updates depends on the CPU."""
-    shutil.copytree(policy, nudged)
-    weights = load_file(nudged / "model.safetensors")
-    for weight in weights.values():
-        flat = weight.view(-1)[::100]
-        flat.copy_(torch.nextafter(flat, torch.tensor(torch.inf)))
-    save_file(weights, nudged / "model.safetensors", metadata={"format": "pt"})
-
-
 def test_one_of_two_learners_goes_with_its_node_and_one_ends_the_run(
     cluster, add_node, given, tmp_path
 ):
     one, two = tmp_path / "one", tmp_path / "two"
-    alone = ["--algorithm.accumulation=2"]
-    finetune(load_config(FinetuneConfig, [*given, *alone, f"--output_dir={one}"]))
-    nudged, rounding = tmp_path / "nudged", tmp_path / "rounding"
-    nudge(tmp_path / "act", nudged)
-    other = [flag.replace(str(tmp_path / "act"), str(nudged)) for flag in given]
-    finetune(load_config(FinetuneConfig, [*other, *alone, f"--output_dir={rounding}"]))
+    alone = ["--algorithm.accumulation=2", f"--output_dir={one}"]
+    finetune(load_config(FinetuneConfig, [*given, *alone]))
 
     add_node(learning=1)
     lost = add_node(learning=1)
@@ -78,11 +60,7 @@ def test_one_of_two_learners_goes_with_its_node_and_one_ends_the_run(
     assert summary["updates"] == 60
     log = (two / "train.log").read_text()
     assert log.index("2 of 2 learners train") < log.index("1 of 2 learners train")
-    final, together, rounded = (
-        run / "checkpoints/final/components" for run in (one, two, rounding)
-    )
-    assert 0 < difference(final, rounded) < 1e-5
-    assert difference(final, together) <= 2 * difference(final, rounded)
+    assert difference(*(run / "checkpoints/final/components" for run in (one, two))) <= 1e-6
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_all_learners_at_once(given, tmp_path):

@@ -26,6 +26,7 @@ def still_open(book):
         (0, "in_process", "in_process"),
         (0, "subprocess", "subprocess"),
         (1, "in_process", "subprocess"),
+        (1, "subprocess", "in_process"),
     ],
 )
 def test_environments_are_closed_with_the_algorithm(remote, training, evaluation, tmp_path):
