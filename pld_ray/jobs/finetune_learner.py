@@ -120,8 +120,8 @@ def learn(
                 logger.info("%d of %d learners train", ranks.number, ranks.planned)
             if resumes:
                 loop.restore()
-            elif ranks.first:
-                run.create(config)
+            if ranks.first:
+                run.keep_config(config)
             if loop.run(on_samples, stop):
                 summary = loop.finish(started)
                 end.status = "FINISHED"
@@ -192,8 +192,7 @@ def finetune_on_cluster(
 ) -> dict[str, Any]:
     """`learn` on each of the learners; see `train_together`."""
     config = for_learners(config)
-    if not resumes:
-        run.create(config)
+    run.keep_config(config)
     told = updates_done(run) if resumes else 0
 
     def on_updates(updates: int) -> None:

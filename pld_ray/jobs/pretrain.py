@@ -90,8 +90,7 @@ def _pretrain(config: TrainConfig, run: RunDir, resumes: bool) -> dict[str, Any]
             algorithm.learners.failure_dir = str(run.path)
             if resumes:
                 restore(algorithm, run, logger)
-            else:
-                run.create(config)
+            run.keep_config(config)
             ended = initialize(algorithm, run, logger)
             name = CHECKPOINT if ended else "interrupted"
             state = asdict(LoopState.begin(config))

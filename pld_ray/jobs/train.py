@@ -74,8 +74,8 @@ def train(
         try:
             with run.work():
                 resumes = resume is not None
-                if resumes and run.load_config(type(config)) != config:
-                    run.create(config)  # what was given anew holds for the next resume, too
+                if resumes:
+                    run.keep_config(config)
                 if named is None and offline_stage.is_due(config, run):
                     if not learnt_offline(config, run, resumes, start):
                         return stopped_offline(run)

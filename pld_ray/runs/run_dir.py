@@ -95,6 +95,11 @@ class RunDir:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / CONFIG_FILE, dump_config(config))
 
+    def keep_config(self, config: Any) -> None:
+        """`create`, and where a run goes on with other settings: they hold for the next, too."""
+        if not (self.path / CONFIG_FILE).is_file() or self.load_config(type(config)) != config:
+            self.create(config)
+
     def load_config(self, wanted: type = TrainConfig) -> Any:
         """The configuration that the run was started with, every value as it was.
 

@@ -115,6 +115,14 @@ def stopped_run(dataset: str, folder: pathlib.Path) -> FinetuneConfig:
     return RunDir(folder).load_config(FinetuneConfig)
 
 
+def test_what_is_given_anew_holds_for_the_next_resume(dataset, tmp_path):
+    config = stopped_run(dataset, tmp_path / "run")
+    config.checkpoint.keep += 1
+    assert RunDir(tmp_path / "run").load_config(FinetuneConfig) != config
+    assert "policy" in finetune(config, tmp_path / "run")
+    assert RunDir(tmp_path / "run").load_config(FinetuneConfig) == config
+
+
 def test_a_dataset_that_has_grown_since_is_not_held_out_anew(dataset, tmp_path, capsys):
     run = tmp_path / "run"
     config = stopped_run(dataset, run)

@@ -438,8 +438,9 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(
     assert re.search(r"^\[collect\] steps [\d,]+ \(", out, re.MULTILINE), out
     assert f"after 200 Cal-QL steps\ncontinue with: pld-ray pretrain --resume={folder}" in out
     assert read_status(folder).state == INTERRUPTED
-    assert main(["pretrain", f"--resume={folder}"]) == 0
+    assert main(["pretrain", f"--resume={folder}", "--total_steps=900"]) == 0
     assert "220 Cal-QL steps on" in capsys.readouterr().out
+    assert RunDir(folder).load_config().total_steps == 900  # for pld-ray train --resume
     assert main(["pretrain", f"--resume={folder}"]) == 2
     assert "finished with Cal-QL: use its critic with pld-ray train --pretrained_critic=" in (
         capsys.readouterr().err
