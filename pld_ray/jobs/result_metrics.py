@@ -64,6 +64,7 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
         "train/num_episodes_too_stale": result.get("num_episodes_too_stale"),
         "train/num_env_failures": runners.get("num_env_failures"),
         "train/num_env_runners_lost": result.get("num_env_runners_lost"),
+        "train/num_env_steps_lost": result.get("num_env_steps_lost"),
         "replay/online": shared.get("replay_online"),
         "replay/offline": shared.get("replay_offline"),
         "time/sample_s": timers.get("env_runner_sampling_timer"),

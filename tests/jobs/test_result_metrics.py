@@ -11,6 +11,7 @@ def test_a_loss_that_is_not_finite_is_kept_to_be_counted_and_a_timer_without_a_v
     result = {
         "learners": {"default_policy": learner, "__all_modules__": {"replay_online": 7}},
         "timers": {"env_runner_sampling_timer": math.nan, "learner_update_timer": 0.25},
+        "num_env_steps_lost": 300,
     }
     row = flatten_result(result) | learner_metrics(result)
     assert math.isnan(row.pop("learner/q_mean"))
@@ -18,6 +19,7 @@ def test_a_loss_that_is_not_finite_is_kept_to_be_counted_and_a_timer_without_a_v
         "learner/alpha": 0.5,
         "learner/critic_loss": math.inf,
         "replay/online": 7.0,
+        "train/num_env_steps_lost": 300.0,
         "time/update_s": 0.25,
     }
 
