@@ -162,7 +162,7 @@ def test_two_commands_and_an_actor_that_is_killed(kills, start_run, tmp_path):
             said("no env runner is left", kill)
             actor = start_actor()
             said("env runner 1 is back", kill)
-        assert run.wait(timeout=400) == 0
+        assert run.wait(timeout=900) == 0  # 8 ms a step
         counts = progress(folder, "final")
         stored = stored_steps(folder)
         print({name: counts[name] for name in COUNTED}, len(stored))
