@@ -168,13 +168,11 @@ def test_two_commands_and_an_actor_that_is_killed(kills, start_run, tmp_path):
         print({name: counts[name] for name in COUNTED}, len(stored))
         assert len(stored) == counts["stored_steps"] + counts["collection_stored_steps"]
         assert len(np.unique(stored, axis=0)) == len(stored)
+        # the open episode, and what was on its way
+        lost = counts["env_steps"] - len(stored)
+        assert 0 <= lost <= (kills + 1) * 40 + counts["collection_env_steps"]
         rows = read_history(folder / "metrics.jsonl")
-        written_off = max(row.get("train/num_env_steps_lost", 0) for row in rows)
-        runners = load_config(TrainConfig, []).runners
-        assert written_off <= kills * runners.requests_in_flight * (runners.sample_steps + 40)
-        # what is neither stored nor written off: open episodes
-        unaccounted = counts["env_steps"] - len(stored) - written_off
-        assert 0 <= unaccounted <= (kills + 1) * 40 + counts["collection_env_steps"]
+        assert max(row.get("train/num_env_steps_lost", 0) for row in rows) <= lost
         owed = 0.1 * counts["stored_steps"]
         assert counts["updates"] + counts["update_debt"] == pytest.approx(owed)
         command = [sys.executable, "-m", "pld_ray.cli", "eval"]
