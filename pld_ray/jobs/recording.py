@@ -18,7 +18,7 @@ def frames_per_second(config: TrainConfig) -> int:
     """Of the environment.
 
     Raises:
-        ConfigError: it does not tell them, or a robot's are no whole number.
+        ConfigError: it does not tell them, or they are no whole number.
     """
     fps = factory.steps_per_second(config.env.settings())
     if fps is None:
@@ -26,11 +26,13 @@ def frames_per_second(config: TrainConfig) -> int:
             f"{config.env.environment_class} does not tell its steps per second, which a dataset "
             "needs: give the class metadata = {'render_fps': N}"
         )
-    if config.env.robot and (fps < 1 or fps != round(fps)):
+    if fps < 1 or fps != round(fps):
         # rounded, the dataset would be of another rate, and refused where it is to be learnt from
+        of_class = f"{config.env.environment_class}: metadata['render_fps'] is {fps:g}"
         raise ConfigError(
-            f"env.control_hz={fps:g}: a LeRobotDataset has a whole number of frames per second; "
-            f"record the arm at such a rate, as {max(1, round(fps))}"
+            f"{f'env.control_hz={fps:g}' if config.env.robot else of_class}: a LeRobotDataset has "
+            "a whole number of frames per second; "
+            f"record at such a rate, as {max(1, round(fps))}"
         )
     return round(fps)
 

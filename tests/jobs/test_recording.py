@@ -11,6 +11,8 @@ from pld_ray.jobs import collect
 from pld_ray.jobs.recording import frames_per_second, recording_of
 from pld_ray.rllib.of_run import algorithm_config
 
+POINT = ["--env.entry_point=envs.point:PointEnv", "--env.task=point", "--policy.type=none"]
+
 
 def test_an_arm_is_recorded_at_a_whole_number_of_frames_per_second():
     config = TrainConfig()
@@ -24,14 +26,22 @@ def test_an_arm_is_recorded_at_a_whole_number_of_frames_per_second():
             frames_per_second(config)
 
 
+def test_so_is_an_environment_of_your_own(monkeypatch):
+    config = load_config(TrainConfig, POINT)
+    monkeypatch.setattr(PointEnv, "metadata", {"render_fps": 25})
+    assert frames_per_second(config) == 25
+    monkeypatch.setattr(PointEnv, "metadata", {"render_fps": 12.5})
+    with pytest.raises(ConfigError, match=r"PointEnv: .*'render_fps'\] is 12\.5: .* as 12"):
+        frames_per_second(config)
+
+
 def test_an_environment_of_no_known_rate_is_refused_before_anything_is_started(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(PointEnv, "metadata", {})
     monkeypatch.setattr(collect, "running_algorithm", lambda *_, **__: pytest.fail("started"))
-    point = ["--env.entry_point=envs.point:PointEnv", "--env.task=point", "--policy.type=none"]
     with pytest.raises(ConfigError, match=r"does not tell its steps per second.*'render_fps': N"):
-        collect.collect(load_config(TrainConfig, point), tmp_path, collect.Goal(episodes=1))
+        collect.collect(load_config(TrainConfig, POINT), tmp_path, collect.Goal(episodes=1))
 
 
 def test_a_recording_tells_what_its_gripper_labels_mean():
