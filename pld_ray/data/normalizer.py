@@ -68,7 +68,8 @@ class Normalizer:
                 f"{path}: {vector} has {made.center.size} dimensions, the environment's has "
                 f"{width}: make it with pld-ray norm-stats from a dataset of this environment"
             )
-        if not (np.isfinite(made.center).all() and (made.scale > 0).all()):
+        finite = np.isfinite([made.center, made.scale]).all()
+        if not (finite and (made.scale > 0).all()):
             raise DataError(
                 f"{path}: statistics of {vector} are not finite, or q99 is below q01: make it anew "
                 "with pld-ray norm-stats DATASET"

@@ -186,7 +186,8 @@ class Summary:
 def _agreed(rates: Iterable[float | None]) -> float | None:
     """The median of rates that lie within two points."""
     known = [rate for rate in rates if rate is not None]
-    return float(np.median(known)) if known and max(known) - min(known) <= 0.02 else None
+    agree = bool(known) and round(max(known) - min(known), 6) <= 0.02  # .52 - .50 is a little more
+    return float(np.median(known)) if agree else None
 
 
 def summarize(selection: Selection, threshold: float = 0.8) -> Summary:

@@ -125,6 +125,11 @@ def test_an_action_of_one_dimension(tmp_path, capsys):
     assert main(["data", str(root), f"--output={tmp_path / 'page.html'}"]) == 0
 
 
+def test_an_action_without_a_state_to_be_relative_to_is_refused(gamepad):
+    with pytest.raises(DataError, match=r"dimension 2 relative .* has 3 actions and 2 states"):
+        compute_norm_stats(Dataset(gamepad), 2, [0, 2])
+
+
 def test_an_episode_that_ended_without_a_reward_failed(gamepad):
     wanted = Wanted({"observation.state": (2,)}, np.full(3, -1.0), np.full(3, 1.0), 10, "reach")
     assert [index for index, _ in episodes_of(Dataset(gamepad), wanted)] == [0, 2]

@@ -17,6 +17,7 @@ from lerobot.datasets import LeRobotDataset
 from lerobot.datasets.compute_stats import RunningQuantileStats, get_feature_stats
 
 from pld_ray import cli
+from pld_ray.data import norm_stats
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.errors import DataError
 from pld_ray.data.norm_stats import (
@@ -136,6 +137,56 @@ def test_the_range_grows_without_losing_precision():
     for batch in batches:
         plain.update(batch)
     assert (np.abs(plain.get_statistics()["q01"] - exact) > 2 * width).all()
+
+
+def test_the_range_may_grow_at_both_ends():
+    rng = np.random.default_rng(0)
+    batches = [rng.normal((-1) ** k * k, 1, (20, 2)) for k in range(150)]
+    found = running_stats(lambda: iter(batches))
+    whole = np.concatenate(batches)
+    width = (whole.max(0) - whole.min(0)) / 5000
+    for quantile, share in ((found.q01, 0.01), (found.q99, 0.99)):
+        exact = np.quantile(whole, share, axis=0, method="inverted_cdf")
+        assert (np.abs(quantile - exact) <= width).all()
+
+
+def test_a_single_frame_has_no_statistics():
+    with pytest.raises(DataError, match="at least two frames"):
+        running_stats(lambda: iter([np.ones((1, 2))]))
+
+
+@pytest.mark.parametrize("values", [1, 100])
+def test_windows_taken_in_parts_have_the_same_statistics(dataset_root, monkeypatch, values):
+    dataset = Dataset(dataset_root)
+    expected = compute_norm_stats(dataset, 3, [0])["actions"]
+    monkeypatch.setattr(norm_stats, "BATCH_VALUES", values)
+    found = compute_norm_stats(dataset, 3, [0])["actions"]
+    for name, value in vars(expected).items():
+        np.testing.assert_allclose(vars(found)[name], value, rtol=1e-9)
+
+
+def test_a_window_may_be_as_long_as_the_longest_episode(dataset_root):
+    dataset = Dataset(dataset_root)
+    expected = windows(dataset, 7)[1].mean(0)
+    np.testing.assert_allclose(compute_norm_stats(dataset, 7)["actions"].mean, expected)
+
+
+def test_where_frames_are_marked_windows_begin_at_those_alone(convert_folder, tmp_path):
+    path = write_episode(tmp_path / "in/score_5/episode_0.hdf5", 7)
+    with h5py.File(path, "a") as file:
+        file["chunk_starts"] = np.array([1, 4, 6])
+    convert_folder(tmp_path / "in", tmp_path / "out")
+    dataset = Dataset(tmp_path / "out")
+    state, action = dataset.columns(["observation.state", "action"]).values()
+    stats = compute_norm_stats(dataset, 2)
+    np.testing.assert_allclose(stats["state"].mean, state[[1, 4, 6]].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(stats["actions"].mean, action[[1, 2, 4, 5, 6]].mean(0), rtol=1e-5)
+
+
+def test_a_dimension_that_is_neither_relative_nor_absolute_is_refused():
+    assert parse_delta("2,-1,1") == [0, 1, 3]
+    with pytest.raises(DataError, match="--delta=6,0,6: must be numbers as in"):
+        parse_delta("6,0,6")
 
 
 def test_norm_stats_are_written_for_openpi_and_read_back(dataset_root, tmp_path, capsys):

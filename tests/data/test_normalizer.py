@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -69,3 +70,25 @@ def test_quantiles_in_the_wrong_order_are_refused(tmp_path):
     write_norm_stats(tmp_path / "norm_stats.json", {"state": swapped})
     with pytest.raises(DataError, match="q99 is below q01"):
         Normalizer.read(tmp_path, "state", 2, "quantile")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("{", "[]", "3", "{}", '{"norm_stats": []}', '{"norm_stats": {"state": 1}}'),
+        '{"norm_stats": {"state": {"mean": ["a"], "std": [1], "q01": [0], "q99": [1]}}}',
+    ],
+)
+def test_a_file_of_another_kind_is_one_sentence(tmp_path, written):
+    (tmp_path / "norm_stats.json").write_text(written)
+    with pytest.raises(DataError, match=r"is no norm_stats\.json .*: make it anew"):
+        Normalizer.read(tmp_path, "state", 1)
+
+
+@pytest.mark.parametrize("name", ["mean", "std"])
+def test_what_is_not_finite_is_refused(tmp_path, name):
+    for value in (np.nan, np.inf):
+        broken = dataclasses.replace(STATS, **{name: np.array([value, 1.0])})
+        write_norm_stats(tmp_path / "norm_stats.json", {"state": broken})
+        with pytest.raises(DataError, match="statistics of state are not finite"):
+            Normalizer.read(tmp_path, "state", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import gymnasium as gym
@@ -12,6 +13,8 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from envs.point import PointEnv
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.data.dataset import Dataset
+from pld_ray.data.demonstrations import check_alike
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.data.errors import DataError
 from pld_ray.data.norm_stats import NormStats, write_norm_stats
@@ -159,6 +162,31 @@ def test_statistics_of_the_state(config, tmp_path):
     assert "has no statistics of state, only of nothing" in refusal(config)
     config.env.entry_point = f"{__name__}:StatelessEnv"
     assert "is of observation.state, which " in refusal(config)
+
+
+def test_what_is_learnt_together_is_alike_in_every_dataset(tmp_path):
+    def stats(root, state=1.0, actions=1.0, **changes):
+        made = {"state": NormStats(*np.full((4, 8), state)), "actions": np.full((4, 7), actions)}
+        made["actions"] = NormStats(*made["actions"])
+        made["state"] = dataclasses.replace(made["state"], **changes)
+        write_norm_stats(root / "norm_stats.json", made)
+
+    def refused(words):
+        return pytest.raises(DataError, match=words)
+
+    paths = [dataset(tmp_path / name) for name in "abc"]
+    made = [Dataset(path) for path in paths]
+    stats(tmp_path)
+    check_alike(made, str(tmp_path))
+    stats(tmp_path / "c", actions=2.0)  # of another horizon: only the state is standardised
+    check_alike(made, str(tmp_path))
+    stats(tmp_path / "c", mean=np.zeros(8))
+    with refused(r"c/norm_stats\.json has other statistics than norm_stats="):
+        check_alike(made, str(tmp_path))
+    check_alike(made)
+    fast = Dataset(dataset(tmp_path / "fast", fps=50))
+    with refused("a has 20 frames per second and .*fast 50"):
+        check_alike([*made, fast])
 
 
 def test_statistics_that_nobody_would_use(config):

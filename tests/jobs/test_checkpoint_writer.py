@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import resource
@@ -145,4 +146,24 @@ def test_training_does_not_wait_for_a_write_and_the_end_does():
         writer.begin(write)
         assert not written
         go_on.set()
+    assert written
+
+
+def test_a_write_that_failed_is_told_in_one_sentence_and_once():
+    written = []
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    with CheckpointWriter(ALONE) as writer:
+        for error, words in (
+            (RunError("the disk is full"), "^the disk is full$"),
+            (KeyError("weights"), "^a checkpoint cannot be written: KeyError: 'weights'$"),
+        ):
+            writer.begin(functools.partial(fail, error))
+            with pytest.raises(RunError, match=words):
+                writer.settle()
+            writer.settle()  # nothing is under way any more
+        writer.begin(lambda: written.append(1))
+        writer.settle()
     assert written

@@ -202,6 +202,7 @@ def test_requests_whose_time_is_over_or_whose_caller_has_gone_are_not_inferred()
         assert chunks_of(await kept) == [4]
         await first
         assert gate.batches == [[1], [4]]
+        assert batcher.queue_depth == 0
 
     asyncio.run(play())
 
@@ -267,5 +268,110 @@ def test_a_caller_who_goes_during_the_inference_leaves_the_others_their_rows():
         batcher.close()
         assert (await submit(batcher, 5)).outcome == "draining"
         assert statistics.refused == 1
+
+    asyncio.run(play())
+
+
+def test_half_of_the_rows_that_come_back_are_in_lock_step(monkeypatch):
+    monkeypatch.setattr(batching, "WAIT_SHARE", 1e6)
+
+    async def play():
+        gate = Gate()
+        batcher = make(gate, max_batch_size=8, max_wait_ms=3.6e6)
+        await asyncio.gather(submit(batcher, 0, 1), submit(batcher, 2, 3))
+        await submit(batcher, 4, 5)  # two rows of four
+        first = submit(batcher, 6)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        await asyncio.gather(first, submit(batcher, 7))
+        assert gate.batches == [[0, 1, 2, 3], [4, 5], [6, 7]]
+
+    asyncio.run(play())
+
+
+def test_nobody_is_waited_for_once_a_batch_is_full_or_the_replica_drains(monkeypatch):
+    monkeypatch.setattr(batching, "WAIT_SHARE", 1e6)
+
+    async def play():
+        gate = Gate()
+        batcher = make(gate, max_batch_size=3, max_wait_ms=3.6e6)
+        await slow_batch(gate, batcher, 0, 0, 1, 2)
+        gate.open.clear()
+        answers = [submit(batcher, value) for value in (3, 4, 5)]
+        await gate.wait_for_a_batch()
+        answers += [submit(batcher, 6, 7, 8)]  # before the others were answered
+        await asyncio.sleep(0)
+        gate.open.set()
+        await asyncio.wait_for(asyncio.gather(*answers), 10)
+        await asyncio.gather(submit(batcher, 9), submit(batcher, 10, 11))
+        last = submit(batcher, 12)
+        await asyncio.sleep(0)
+        await asyncio.wait_for(batcher.drain(), 10)
+        assert chunks_of(await last) == [12]
+        assert gate.batches == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12]]
+
+    asyncio.run(play())
+
+
+def test_draining_ends_with_the_last_batch():
+    async def play():
+        go_on = threading.Event()
+
+        def infer(observations, tasks, env_ids, seeds):
+            assert 1.0 in observations["x"] or go_on.wait(30)
+            return Prediction(observations["x"][:, None, :])
+
+        batcher = make(infer, max_batch_size=1)
+        first, last = submit(batcher, 1), submit(batcher, 2)
+        await asyncio.sleep(0)
+        drained = asyncio.ensure_future(batcher.drain())
+        await first
+        assert not drained.done()
+        go_on.set()
+        await drained
+        assert last.done()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyError, MemoryError])
+def test_whatever_the_policy_raises_goes_to_the_callers_and_is_not_the_end(kind):
+    async def play():
+        def infer(observations, tasks, env_ids, seeds):
+            if -1.0 in observations["x"]:
+                raise kind("not this one")
+            return Prediction(observations["x"][:, None, :])
+
+        batcher = make(infer, max_batch_size=8)
+        with pytest.raises(kind, match="not this one"):
+            await asyncio.wait_for(submit(batcher, -1), 10)
+        assert chunks_of(await submit(batcher, 3)) == [3]
+
+    asyncio.run(play())
+
+
+def test_more_rows_than_were_asked_for_are_an_error_too():
+    async def play():
+        batcher = make(lambda **_: Prediction(np.zeros((3, 1, 1), np.float32)), max_batch_size=8)
+        with pytest.raises(RuntimeError, match="answered 3 rows to a request of 2"):
+            await submit(batcher, 1, 2)
+
+    asyncio.run(play())
+
+
+def test_a_latency_is_from_the_arrival_to_the_answer():
+    async def play():
+        gate = Gate(is_open=False)
+        statistics = ReplicaStatistics(0.0)
+        batcher = make(gate, max_batch_size=8, statistics=statistics)
+        before = time.monotonic()
+        answer = submit(batcher, 1)
+        await gate.wait_for_a_batch()
+        arrived = time.monotonic()
+        gate.open.set()
+        opened = time.monotonic()
+        await answer
+        (latency,) = statistics.latencies
+        assert opened - arrived <= latency <= time.monotonic() - before
 
     asyncio.run(play())

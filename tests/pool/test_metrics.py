@@ -50,3 +50,12 @@ def test_counts_of_several_replicas_add_up():
         "refused": 0,
         "batch_sizes": {2: 2, 3: 2},
     }
+
+
+def test_a_batch_of_more_than_a_minute_keeps_a_replica_busy_all_the_time():
+    statistics = ReplicaStatistics(now=0.0)
+    statistics.started(1, 0.0)
+    assert statistics.busy_share(90.0) == 1.0
+    statistics.finished(1, 0, 100.0)
+    assert statistics.busy_share(100.0) == 1.0
+    assert statistics.busy_share(130.0) == pytest.approx(30 / 60)

@@ -100,3 +100,23 @@ def test_nothing_stays_in_flight(rows):
     assert client.in_flight == {"a": rows}
     client.released("a", rows)
     assert not client.in_flight
+
+
+def test_a_newer_table_counts_for_more_than_what_answers_told():
+    client = router({"a": 30, "b": 0})
+    moves = 0
+    for version in range(1, 101):
+        client.home = "a"
+        client.answered("a", other_rows=0)
+        client.update(table(version, a=30, b=0))
+        moves += client.choose() == "b"
+    assert 30 < moves < 70  # as `a` were empty, none
+
+
+def test_a_late_replica_that_answers_is_as_good_as_another():
+    for seed in range(20):
+        client = router({"a": 0, "b": 0}, seed)
+        client.suspect("a")
+        client.suspect("b")
+        client.answered("a", other_rows=None)
+        assert client.choose() == "a"

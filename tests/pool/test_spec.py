@@ -51,3 +51,7 @@ def test_policies_are_named_by_module_and_function():
     for wrong in ("json", "json:nothing", "no_such_module:make", ":"):
         with pytest.raises(ValueError, match="give 'module:function'"):
             resolve(wrong)
+
+
+def test_a_pool_may_have_as_many_replicas_at_most_as_at_least():
+    PoolSpec(replicas=3, max_replicas=3).check()

@@ -80,3 +80,22 @@ def test_values_are_numbers_flags_or_names():
 def test_many_values_are_cut_into_quarters_of_the_runs():
     levels = to_levels(np.linspace(0, 1, 40), ordered=True)
     assert np.bincount(levels).tolist() == [10, 10, 10, 10]
+
+
+def test_six_settings_are_enough_and_what_chance_reaches_does_not_stand_out():
+    """Two values over six settings part the results wholly in one of ten shuffles."""
+    importance = estimate([({"flag": str(i > 2)}, str(i), i / 10) for i in range(6)])
+    effect = importance.effects["flag"]
+    assert effect.share == effect.chance
+    assert not effect.stands_out
+
+
+@pytest.mark.parametrize("values", [("linear", "constant"), ("1", "1.0")])
+def test_values_without_an_order_have_no_correlation(values):
+    importance = estimate([({"a": values[i % 2]}, str(i), i / 10) for i in range(6)])
+    assert importance.effects["a"].correlation is None
+
+
+def test_few_numbers_and_any_names_are_levels_of_their_own():
+    assert to_levels(np.arange(5.0), ordered=True).tolist() == [0, 1, 2, 3, 4]
+    assert to_levels(np.arange(9.0), ordered=False).tolist() == list(range(9))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from update_fixtures import PLAIN
@@ -9,6 +11,7 @@ from update_fixtures import PLAIN
 from pld_ray.jobs.collect import Goal, record
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.env_runner import OffPolicyEnvRunner
+from pld_ray.rllib.stream_seed import ONLINE, RECORDED, RESTORED, stream_seed
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -78,3 +81,10 @@ def test_what_was_learnt_is_recorded_on_placements_of_its_own(algorithm):
     batches = algorithm.runners.gather(algorithm.runners.request(base_only=True))
     first = batches[0].columns["observation.environment_state"][0]
     np.testing.assert_array_equal(first, np.float32(collected[0]))
+
+
+def test_every_purpose_and_all_that_there_is_already_make_another_seed():
+    numbers = list(itertools.product(range(3), repeat=3))
+    purposes = ONLINE, RECORDED, RESTORED
+    seeds = {stream_seed(purpose, *each) for purpose in purposes for each in numbers}
+    assert len(seeds) == len(purposes) * len(numbers)

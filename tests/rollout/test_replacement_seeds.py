@@ -45,3 +45,25 @@ def test_replacements_of_a_first_failure_have_seeds_of_their_run_and_place(make)
 @pytest.mark.parametrize("make", [in_process, subprocesses])
 def test_what_never_had_a_seed_goes_on_by_chance(make):
     assert seeds_of_replacements(make, [None] * NUM_ENVS) == [None] * NUM_ENVS
+
+
+@pytest.mark.parametrize("make", [in_process, subprocesses])
+def test_only_the_first_episode_of_a_replacement_has_a_seed_from_here(make):
+    group = make()
+    try:
+        group.run([Command(seed=seed) for seed in (1, 2, 3)])
+        group.run([RAISE] * NUM_ENVS)
+        first, second = (group.run([Command()] * NUM_ENVS) for _ in range(2))
+    finally:
+        group.close()
+    assert None not in [outcome.info["seed"] for outcome in first]
+    assert [outcome.info["seed"] for outcome in second] == [None] * NUM_ENVS
+
+
+def test_a_replacement_follows_from_the_seed_that_its_environment_had_last():
+    group = in_process()
+    for first in (4, 1):
+        group.run([Command(seed=first + i) for i in range(NUM_ENVS)])
+    group.run([RAISE] * NUM_ENVS)
+    seeds = [outcome.info["seed"] for outcome in group.run([Command()] * NUM_ENVS)]
+    assert seeds == seeds_of_replacements(in_process, [1, 2, 3])

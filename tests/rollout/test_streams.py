@@ -271,6 +271,41 @@ def test_two_grippers_are_labelled_and_charged_each():
     assert columns["discrete_penalty"].tolist() == [-2, -1]
 
 
+def gripper_record(**params):
+    """Of two environments, whose only dimension is a gripper."""
+    params = ResidualSACParams(gripper="discrete", gripper_dims=[0], grasp_penalty=1.0, **params)
+    return GripperRecord(params, np.float32([-1]), np.float32([1]), 2)
+
+
+def test_an_episode_begins_with_the_gripper_of_its_own_environment_open():
+    record, stepped = gripper_record(compose_base=False), np.ones(2, bool)
+    close, nobody = np.ones((2, 1), np.float32), np.array([-1, -1])
+    for penalties in ([-1, -1], [0, 0], [-1, 0]):
+        columns = record.columns(close, np.zeros_like(close), nobody, stepped)
+        assert columns["discrete_penalty"].tolist() == penalties
+        if penalties == [0, 0]:
+            record.reset(0)
+
+
+def test_a_command_that_is_ignored_neither_opens_nor_closes_a_gripper():
+    record, nobody = gripper_record(compose_base=False), np.array([-1, -1])
+    for command, stepped, penalties in (
+        (1, True, [-1, -1]),
+        (-1, False, [0, 0]),
+        (1, True, [0, 0]),
+    ):
+        action = np.full((2, 1), command, np.float32)
+        columns = record.columns(action, np.zeros_like(action), nobody, np.full(2, stepped))
+        assert columns["discrete_penalty"].tolist() == penalties
+
+
+def test_every_choice_of_the_critic_is_kept_even_where_it_says_what_the_base_does():
+    record, opened = gripper_record(), -np.ones((2, 1), np.float32)
+    for choice in (OPEN, HOLD):
+        columns = record.columns(opened, opened, np.array([choice, -1]), np.ones(2, bool))
+        assert columns["discrete_action"].tolist() == [choice, HOLD]
+
+
 def test_probing_takes_any_number_of_steps_up_to_the_last():
     env, streams = open_streams([lambda: CountingEnv(4)], probe_steps=1)
     finished, _ = play(env, streams, 100)

@@ -97,6 +97,10 @@ def test_seeds_are_independent_children():
         seed_per_env([1, 2], 3)
 
 
+def test_environments_of_runs_with_neighbouring_seeds_share_none():
+    assert len({seed for run in range(4) for seed in seed_per_env(run, 8)}) == 4 * 8
+
+
 class SeeingPolicy(CountingPolicy):
     """Its feature is ten times the observation that it was asked with."""
 

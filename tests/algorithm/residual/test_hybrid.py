@@ -31,6 +31,16 @@ def test_two_arms_choose_independently():
     assert both.tolist() == [[grippers.HOLD, grippers.HOLD]]
 
 
+def test_the_first_gripper_counts_fastest_in_a_joint_choice():
+    joint = torch.tensor([grippers.OPEN + 3 * grippers.CLOSE, grippers.CLOSE + 3 * grippers.HOLD])
+    assert grippers.split_choices(joint, 2).tolist() == [
+        [grippers.OPEN, grippers.CLOSE],
+        [grippers.CLOSE, grippers.HOLD],
+    ]
+    composed = grippers.compose_gripper(torch.full((2, 3), 0.5), joint, [2, 0])
+    assert composed.tolist() == [[1.0, 0.5, -1.0], [0.5, 0.5, 1.0]]
+
+
 def test_double_dqn_selects_online_and_evaluates_with_the_target():
     online = torch.tensor([[0.1, 0.9, 0.3], [0.5, 0.2, 0.1]])
     target = torch.tensor([[5.0, 0.4, 7.0], [0.3, 9.0, 9.0]])

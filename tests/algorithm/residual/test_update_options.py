@@ -8,6 +8,7 @@ from update_fixtures import ACT, BATCH, make_params, make_update, same_weights, 
 
 from pld_ray.algorithm import ensemble
 from pld_ray.algorithm.residual import losses
+from pld_ray.networks.grippers import HOLD
 
 
 def next_batch(update):
@@ -274,6 +275,29 @@ def test_the_continuous_part_does_not_see_the_gripper():
     delta = torch.ones(1, BATCH, ACT)
     assert not update.compose(batch["base_action"], delta)[..., 2].any()
     assert update.networks.residual_dims[2] == 0
+
+
+def test_no_residual_moves_a_gripper_though_residual_dims_name_it():
+    update = discrete_update(residual_dims=[1.0, 1.0, 1.0])
+    moved = update.networks.compose(torch.zeros(BATCH, ACT), torch.ones(1, BATCH, ACT))
+    torch.testing.assert_close(moved, torch.tensor([0.6, 0.6, 0.0]).expand(1, BATCH, ACT))
+
+
+def test_two_grippers_are_held_until_something_is_learned():
+    params = make_params(gripper="discrete", gripper_dims=[0, 2])
+    update = make_update(params, discrete=True)
+    networks, batch = update.networks, next_batch(update)
+    q = networks.discrete_critic(networks.normalizer(batch["observation"]), batch["base_action"])
+    assert (q.argmax(-1) == HOLD + 3 * HOLD).all()
+
+
+def test_the_gripper_s_critic_learns_and_is_normalised_as_the_others_are():
+    for layer_norm in (True, False):
+        update = discrete_update(critic_lr=1e-3, actor_lr=2e-3, critic_layer_norm=layer_norm)
+        (group,) = update.optimizers["discrete_critic"].param_groups
+        assert group["lr"] == 1e-3
+        kinds = {type(module) for module in update.networks.discrete_critic.modules()}
+        assert (torch.nn.LayerNorm in kinds) is layer_norm
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
