@@ -19,7 +19,7 @@ def parser() -> Parser:
     )
     parser.positional("run_or_sweep", "its folder")
     parser.value("name", "NAME", "of the registered model", required=True)
-    parser.value("checkpoint", "best", "folder below RUN/checkpoints", default="best")
+    parser.value("checkpoint", "NAME", "folder below RUN/checkpoints; best, or the newest one")
     parser.value("alias", "best", "alias that moves to the new version", default="best")
     parser.value("tracking_uri", "URI", "where the run's MLflow store is now, if it has moved")
     parser.switch("trust", "run the code that a foreign run names")
@@ -28,20 +28,20 @@ def parser() -> Parser:
 
 def run(args: argparse.Namespace) -> int:
     """Register a policy and say how to load it."""
-    folder, checkpoint = best_run(pathlib.Path(args.run_or_sweep).resolve()), args.checkpoint
+    folder = best_run(pathlib.Path(args.run_or_sweep).resolve())
 
     from pld_ray.registry import register_policy
 
     made = register_policy(
         folder,
         args.name,
-        checkpoint=checkpoint,
+        checkpoint=args.checkpoint,
         alias=args.alias,
         tracking_uri=args.tracking_uri,
         trust=args.trust,
     )
     print(
-        f"{folder.name}, checkpoint {checkpoint}, is version {made.version} of {args.name} at "
+        f"{folder.name}, checkpoint {made.checkpoint}, is version {made.version} of {args.name} at "
         f"{made.tracking_uri}\n"
         f'load it with: pld_ray.registry.load_policy("{made.uri}", "{made.tracking_uri}")'
     )

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pld_ray.jobs.export import write_base_and_residual
+from pld_ray.jobs.export import chosen, write_base_and_residual
 from pld_ray.runs.layout import MLFLOW_FILE
-from pld_ray.tracking.mlflow_record import read_record
+from pld_ray.tracking.mlflow_record import check_sqlite, read_record
 from pld_ray.tracking.mlflow_store import opened_store
 from pld_ray.tracking.quiet import quick_mlflow
 from pld_ray.tracking.tags import version
@@ -43,13 +43,15 @@ class RegisteredPolicy:
     uri: str
     """`models:/NAME@ALIAS`; moves on when a newer version is registered."""
     tracking_uri: str
+    checkpoint: str
+    """Of the run, by its name."""
 
 
 def register_policy(
     run_dir: str | os.PathLike[str],
     name: str,
     *,
-    checkpoint: str = "best",
+    checkpoint: str | None = None,
     alias: str = ALIAS,
     tracking_uri: str | None = None,
     run_id: str | None = None,
@@ -60,7 +62,8 @@ def register_policy(
     Args:
         run_dir: folder of the run.
         name: in the registry; made if it is not there.
-        checkpoint: folder below the run's `checkpoints/`.
+        checkpoint: folder below the run's `checkpoints/`; None is `best`, or the newest one where
+            there is none.
         alias: set to the new version.
         tracking_uri, run_id: of the run in MLflow; None is what its folder says.
         trust: run the code that the run names, see `pld_ray.runs.trust`.
@@ -71,29 +74,33 @@ def register_policy(
     """
     from pld_ray.config import ConfigError
     from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
-    from pld_ray.runs.run_dir import run_of_checkpoint
+    from pld_ray.runs.run_dir import RunDir
     from pld_ray.runs.trust import check_trusted
 
     _check_names(name, alias)
     folder = pathlib.Path(run_dir).resolve()
-    path = folder / "checkpoints" / checkpoint
-    config = run_of_checkpoint(path).load_config()
+    config = RunDir(folder).load_config()
     if isinstance(config, ACRLPDTrainConfig):
         raise ConfigError(
             f"{folder} is a run of pld-ray acrlpd, whose policy has no base beneath it: keep it "
             f"with pld-ray export {folder} --to=DIR"
         )
+    path = chosen(RunDir(folder), checkpoint)
     check_trusted(config, folder / "config.yaml", trust)
     record = read_record(folder) or {}
     uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
     if uri is None or run is None:
         raise ConfigError(
             f"{folder / MLFLOW_FILE} is missing: the run was not tracked with MLflow, so there is "
-            "no run to register a policy of; give tracking_uri and run_id of one"
+            f"no run to register a policy of; keep it with pld-ray export {folder} --to=DIR"
         )
+    check_sqlite(uri)
     with tempfile.TemporaryDirectory() as scratch:
         exported = pathlib.Path(scratch) / "policy"
-        settings = write_base_and_residual(path, config, exported)
+        try:
+            settings = write_base_and_residual(path, config, exported)
+        except FileNotFoundError as error:
+            raise ConfigError(f"{folder}: {error}") from error
         (exported / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
         try:
             with opened_store(uri, "") as client:
@@ -164,7 +171,8 @@ def _register(
         model_id=logged.model_id,
     )
     client.set_registered_model_alias(name, alias, made.version)
-    return RegisteredPolicy(name, str(made.version), f"models:/{name}@{alias}", uri)
+    uri_of_model = f"models:/{name}@{alias}"
+    return RegisteredPolicy(name, str(made.version), uri_of_model, uri, checkpoint.name)
 
 
 def save_model(
@@ -225,6 +233,7 @@ def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
     if match is None:
         raise ConfigError(f"{model_uri!r} is no model: give models:/NAME@ALIAS or models:/NAME/1")
     name, alias, number = match.groups()
+    check_sqlite(tracking_uri)
     try:
         with opened_store(tracking_uri, "") as client, tempfile.TemporaryDirectory() as scratch:
             if alias is not None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import sqlite3
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import HISTORIES, LATEST, PARENT_TAG, Run
 from pld_ray.report.series import Series
-from pld_ray.tracking.mlflow_record import CHANGED, sqlite_path
+from pld_ray.tracking.mlflow_record import CHANGED, check_sqlite
 
 TIMEOUT_S = 10
 REQUESTS_AT_ONCE = 8
@@ -51,30 +49,6 @@ def load_runs(tracking_uri: str, run_ids: Sequence[str]) -> list[tuple[Run, list
     runs = {run_id: _run(run, metrics[run_id]) for run_id, run in found.items()}
     lists = [[runs[run.info.run_id] for run in family] for family in families]
     return [(first, rest) for first, *rest in lists]
-
-
-def check_sqlite(tracking_uri: str) -> None:
-    """Refuse a sqlite file that is no store: MLflow would make one of it.
-
-    Raises:
-        ConfigError: naming the file.
-    """
-    path = sqlite_path(tracking_uri)
-    if path is None:
-        return
-    if not path.is_file():
-        raise ConfigError(
-            f"{path}, the MLflow store, is missing: give its new place with "
-            "--tracking_uri=sqlite:///..."
-        )
-    address = f"file:{urllib.parse.quote(str(path))}?mode=ro"
-    try:
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=TIMEOUT_S)) as file:
-            columns = file.execute("PRAGMA table_info(runs)").fetchall()
-    except sqlite3.Error as error:
-        raise ConfigError(f"{path} cannot be read as an MLflow store: {error}") from error
-    if not columns:
-        raise ConfigError(f"{path} is no MLflow store: the table `runs` is missing")
 
 
 @contextlib.contextmanager

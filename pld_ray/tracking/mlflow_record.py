@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import sqlite3
+import urllib.parse
 
+from pld_ray.config import ConfigError
 from pld_ray.files.atomic import write_atomically
 from pld_ray.runs.layout import MLFLOW_FILE
+
+SQLITE_TIMEOUT_S = 10
 
 
 def write_record(run_dir: pathlib.Path, tracking_uri: str, run_id: str) -> None:
@@ -58,3 +64,29 @@ def sqlite_path(tracking_uri: str) -> pathlib.Path | None:
         if tracking_uri.startswith(prefix)
         else None
     )
+
+
+def check_sqlite(tracking_uri: str) -> None:
+    """Refuse a sqlite file that is no store: MLflow would make one of it.
+
+    Raises:
+        ConfigError: naming the file.
+    """
+    path = sqlite_path(tracking_uri)
+    if path is None:
+        return
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}, the MLflow store, is missing: give its new place with "
+            "--tracking_uri=sqlite:///..."
+        )
+    address = f"file:{urllib.parse.quote(str(path))}?mode=ro"
+    try:
+        with contextlib.closing(
+            sqlite3.connect(address, uri=True, timeout=SQLITE_TIMEOUT_S)
+        ) as file:
+            columns = file.execute("PRAGMA table_info(runs)").fetchall()
+    except sqlite3.Error as error:
+        raise ConfigError(f"{path} cannot be read as an MLflow store: {error}") from error
+    if not columns:
+        raise ConfigError(f"{path} is no MLflow store: the table `runs` is missing")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pld_ray.files.lock import FolderLock
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE
-from pld_ray.tracking.mlflow_record import read_record
+from pld_ray.tracking.mlflow_record import check_sqlite, read_record
 from pld_ray.tracking.mlflow_send import MlflowReceiver, Sender
 from pld_ray.tracking.mlflow_store import check_run, logged_before
 from pld_ray.tracking.outbox import (
@@ -143,6 +143,7 @@ def send_left(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) 
     if record is None:
         raise FileNotFoundError(f"{folder / MLFLOW_FILE} is missing: this run was not tracked")
     uri, run_id = tracking_uri or record["tracking_uri"], record["run_id"]
+    check_sqlite(uri)
     lock = claim(folder, 1.0, alone=True)
     try:
         check_old_spool(folder)

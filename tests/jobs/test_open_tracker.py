@@ -92,6 +92,9 @@ def test_user_mistakes_are_one_sentence(config, uri, tmp_path):
     tracker = open_tracker(config, run)
     assert tracker is not None
     tracker.finish()
+    with pytest.raises(ConfigError, match=r"typo\.db, the MLflow store, is missing"):
+        send_tracked(run.path, f"sqlite:///{tmp_path}/typo.db")
+    assert not list(tmp_path.glob("typo.db*"))  # MLflow would have made one
     run.claim()
     with pytest.raises(ConfigError, match="is in use by this process"):
         send_tracked(run.path)

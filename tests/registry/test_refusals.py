@@ -32,7 +32,7 @@ def test_an_alias_that_mlflow_refuses_is_refused_before_anything_else(alias, tmp
 
 @pytest.mark.parametrize("alias", GOOD)
 def test_an_alias_that_mlflow_takes_is_taken(alias, tmp_path):
-    with pytest.raises(ConfigError, match="is not a pld-ray checkpoint"):
+    with pytest.raises(ConfigError, match="holds no run"):
         register_policy(tmp_path, "name", alias=alias)
 
 

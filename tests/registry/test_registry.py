@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from dataclasses import dataclass
 
 import mlflow
 import numpy as np
 import pytest
+import yaml
 from mlflow.tracking import MlflowClient
 from tiny_run import SMALL, STATES, evaluated_actions
 
@@ -70,9 +72,12 @@ def test_a_registered_policy_plays_the_evaluations_episodes_bit_for_bit(trained,
     env.close()
 
 
-def test_a_new_version_moves_the_alias_and_leaves_the_old_one(trained, mlflow_server):
-    register_policy(trained.folder, "twice")
-    assert register_policy(trained.folder, "twice", checkpoint="final").version == "2"
+def test_a_new_version_moves_the_alias_and_leaves_the_old_one(trained, mlflow_server, tmp_path):
+    assert register_policy(trained.folder, "twice").checkpoint == "best"
+    unvalidated = shutil.copytree(trained.folder, tmp_path / "unvalidated")
+    shutil.rmtree(unvalidated / "checkpoints/best")
+    second = register_policy(unvalidated, "twice")
+    assert (second.version, second.checkpoint) == ("2", "final")
     client = MlflowClient(mlflow_server.uri, mlflow_server.uri)
     assert str(client.get_model_version_by_alias("twice", "best").version) == "2"
     first = client.get_model_version("twice", "1")
@@ -108,10 +113,26 @@ def test_a_sqlite_store_and_mlflows_own_loader_do_as_well(trained, store, tmp_pa
 
 def test_what_cannot_be_registered_or_loaded_is_one_sentence(trained, mlflow_server, tmp_path):
     folder = trained.folder
-    with pytest.raises(ConfigError, match=r"checkpoints/none is not a pld-ray checkpoint"):
+    with pytest.raises(ConfigError, match=r"--checkpoint=none: .*checkpoints holds .*final"):
         register_policy(folder, "x", checkpoint="none")
+    with pytest.raises(ConfigError, match="nowhere holds no run"):
+        register_policy(tmp_path / "nowhere", "x")
     with pytest.raises(ConfigError, match="'a/b' is no name for a registered model"):
         register_policy(folder, "a/b")
+    typo = f"sqlite:///{tmp_path}/typo.db"
+    for refused in (
+        lambda: register_policy(folder, "x", tracking_uri=typo),
+        lambda: load_policy("models:/no-such@best", typo),
+    ):
+        with pytest.raises(ConfigError, match=r"typo\.db, the MLflow store, is missing"):
+            refused()
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    config = yaml.safe_load((moved / "config.yaml").read_text())
+    config["policy"]["path"] = "gone/policy"
+    (moved / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(ConfigError, match="moved: base policy 'gone/policy' is not a directory"):
+        register_policy(moved, "x")
+    assert not list(tmp_path.glob("typo.db*"))
     with pytest.raises(ConfigError, match=r"models:/no-such@best cannot be loaded: .*not found"):
         load_policy("models:/no-such@best", mlflow_server.uri)
     with pytest.raises(ConfigError, match="is no model: give models:/NAME@ALIAS"):
