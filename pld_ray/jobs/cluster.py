@@ -18,6 +18,7 @@ import ray
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.jobs.cluster_address import check_answers, last_line, no_cluster
 
 Resources = dict[str, float]
 Asked = list[tuple[str, Resources]]
@@ -82,12 +83,7 @@ def start_ray(
     if runtime_env:
         quiet["runtime_env"] = runtime_env
     if address:
-        try:
-            with closed_stderr():
-                ray.init(address=address, **quiet)
-        except Exception as error:
-            ray.shutdown()
-            raise ConfigError(cluster_refusal(address, error)) from error
+        join_cluster(address, **quiet)
         return True
     asked = demands(config) if asked is None else asked
     needed = sum(r.get("CPU", 0.0) for _, r in asked)
@@ -116,6 +112,22 @@ def running_ray(
     finally:
         if own_ray:
             ray.shutdown()
+
+
+def join_cluster(address: str, **arguments: Any) -> None:
+    """`ray.init` at an address.
+
+    Raises:
+        ConfigError: no cluster answers there.
+    """
+    with closed_stderr():
+        check_answers(address)
+    try:
+        with closed_stderr():
+            ray.init(address=address, **arguments)
+    except Exception as error:
+        ray.shutdown()
+        raise ConfigError(cluster_refusal(address, error)) from error
 
 
 def start_local(**arguments: Any) -> None:
@@ -167,11 +179,6 @@ def gcs_port(port: int | None) -> Iterator[None]:
         del os.environ[GCS_PORT]
 
 
-def last_line(error: BaseException) -> str:
-    """Of an error's message, or its kind."""
-    return next(iter(str(error).strip().splitlines()[-1:]), type(error).__name__)
-
-
 def cluster_refusal(address: str, error: BaseException) -> str:
     """Why a cluster cannot be joined; a token that is not used looks like an absent cluster."""
     reason = last_line(error)
@@ -180,10 +187,7 @@ def cluster_refusal(address: str, error: BaseException) -> str:
             f"the Ray cluster at {address} cannot be joined ({reason}): there is a token, and "
             "RAY_AUTH_MODE is not set, so that it was not shown; set RAY_AUTH_MODE=token"
         )
-    return (
-        f"no Ray cluster answers at {address} ({reason}): start one (`ray start --head`), or leave "
-        "out --ray_address to run on this machine alone"
-    )
+    return no_cluster(address, reason)
 
 
 def has_auth_token() -> bool:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import re
+import socket
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ray._private import services
 
 from envs.point import PointEnv
 from pld_ray.cli import main
@@ -173,11 +179,76 @@ def test_a_token_that_is_not_shown_is_told_from_an_absent_cluster(monkeypatch, t
         cluster.start_ray(TrainConfig(), "auto")
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
-    with pytest.raises(ConfigError, match=r"RAY_AUTH_MODE is not set.*RAY_AUTH_MODE=token"):
-        cluster.start_ray(TrainConfig(), "auto")
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    with pytest.raises(ConfigError, match="no Ray cluster answers at auto"):
-        cluster.start_ray(TrainConfig(), "auto")
+    with port() as (number, server):
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{number}")
+        with pytest.raises(ConfigError, match=rf"answers at auto \(.*:{number}: .* refused\)"):
+            cluster.start_ray(TrainConfig(), "auto")
+        server.listen()  # as a cluster does that wants to see the token
+        with pytest.raises(ConfigError, match=r"RAY_AUTH_MODE is not set.*RAY_AUTH_MODE=token"):
+            cluster.start_ray(TrainConfig(), "auto")
+        monkeypatch.setenv("RAY_AUTH_MODE", "token")
+        with pytest.raises(ConfigError, match="no Ray cluster answers at auto"):
+            cluster.start_ray(TrainConfig(), "auto")
+
+
+@contextlib.contextmanager
+def port():
+    """A port of this machine that is nobody else's, at which nothing listens yet."""
+    with socket.socket() as server:
+        server.bind(("", 0))
+        yield server.getsockname()[1], server
+
+
+def never(*args, **kwargs):
+    raise AssertionError("Ray, which waits for minutes, was asked")
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1:{}", r".*:\d+: Connection refused"),  # Ray asks this machine's own address
+        ("localhost:{}", r".*:\d+: Connection refused"),
+        ("[::1]:{}", r".*:\d+: Connection refused"),
+        ("0.0.0.0:{}", "Connection refused"),
+        ("nobody.invalid:{}", ".*"),
+        ("127.0.0.1", "Invalid address format: 127.0.0.1"),
+        ("host:port", ".*"),
+        ("x" * 70 + ".invalid:1", ".*"),
+        ("auto", r".*:\d+: Connection refused"),
+    ],
+)
+def test_an_address_at_which_nothing_listens_is_refused_at_once(
+    address, reason, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(cluster.ray, "init", never)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    others = functools.cache(frozenset)  # Rays of other people here: none
+    monkeypatch.setattr(services, "find_gcs_addresses", others)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with port() as (number, _):
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray/ray_current_cluster").write_text(f"127.0.0.2:{number}")  # it is over
+        address = address.format(number)
+        with pytest.raises(ConfigError) as refusal:
+            cluster.start_ray(TrainConfig(), address)
+    said = rf"no Ray cluster answers at {re.escape(address)} \({reason}\): start one \(`ray start"
+    assert re.match(said, str(refusal.value))
+    assert "token" not in str(refusal.value)
+
+
+def test_what_ray_does_not_ask_is_left_to_it(monkeypatch):
+    """A Ray of one's own, a client, and a port at which something listens."""
+    joined = []
+    monkeypatch.setattr(cluster.ray, "init", lambda address, **how: joined.append(address))
+    with port() as (number, server):
+        server.listen()
+        given = ["local", "ray://127.0.0.1:1", f"127.0.0.1:{number}"]
+        for address in given:
+            assert cluster.start_ray(TrainConfig(), address)
+        monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")
+        assert cluster.start_ray(TrainConfig(), "auto")
+    assert joined == [*given, "auto"]
 
 
 @pytest.mark.parametrize("command", [["train"], ["train", "--dry_run"], ["pretrain"]])
