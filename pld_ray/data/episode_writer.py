@@ -73,7 +73,7 @@ class EpisodeWriter:
         self._parts = self._work / "parts"
         self._features: v3.Features | None = None
         self._lock = FolderLock(self._work)
-        self._saved()  # what is refused is left as it is
+        check_goes_on(root, recording)  # what is refused is left as it is
         if locks:
             self._claim()
         try:
@@ -167,7 +167,7 @@ class EpisodeWriter:
         weakref.finalize(self, self._lock.release)  # where there is no `with` and no `finish`
 
     def _begin(self) -> None:
-        saved = self._saved()
+        saved = check_goes_on(self.root, self.recording)
         if saved is None:
             self._parts.mkdir(parents=True, exist_ok=True)
             self._write("recording")
@@ -176,29 +176,6 @@ class EpisodeWriter:
         if saved["state"] == "assembled":
             self._put_into_place()
             raise DataError(f"{self.root} holds a finished dataset already; give a new folder")
-
-    def _saved(self) -> dict[str, Any] | None:
-        """The progress of this recording, None where there is none yet; refuses all else."""
-        path = self.root / PROGRESS_FILE
-        if not path.is_file():
-            own = {WORK_FOLDER, f".{PROGRESS_FILE}.partial"}  # of one that was killed as it began
-            is_new = not self.root.exists() or (
-                self.root.is_dir() and not set(os.listdir(self.root)) - own and not self._done()
-            )
-            if not is_new:
-                raise DataError(f"{self.root} holds something already; give a new folder")
-            return None
-        saved = read_progress(path)
-        wanted = self.recording.identity()
-        for name in {**saved["recording"], **wanted}:
-            if saved["recording"].get(name) != wanted.get(name):
-                raise DataError(
-                    f"{self.root} was begun with {name}={saved['recording'].get(name)!r} and is "
-                    f"now asked for {wanted.get(name)!r}; give another folder, or the former value"
-                )
-        if saved["state"] == "finished":
-            raise DataError(f"{self.root} holds a finished dataset already; give a new folder")
-        return saved
 
     def _settled(self, features: v3.Features) -> v3.Features:
         """The features of the first episode, on the disk before it is."""
@@ -223,6 +200,47 @@ class EpisodeWriter:
 
     def _done(self) -> list[pathlib.Path]:
         return parts_of(self.root)
+
+
+def begun_in(root: pathlib.Path) -> dict[str, Any] | None:
+    """The progress of the recording in a folder, None where there is none yet.
+
+    Raises:
+        DataError: nothing can be recorded there: it is a file, holds something else, or a dataset
+            that is finished.
+    """
+    path = root / PROGRESS_FILE
+    if not path.is_file():
+        own = {WORK_FOLDER, f".{PROGRESS_FILE}.partial"}  # of one that was killed as it began
+        is_new = not root.exists() or (
+            root.is_dir() and not set(os.listdir(root)) - own and not parts_of(root)
+        )
+        if not is_new:
+            raise DataError(f"{root} holds something already; give a new folder")
+        return None
+    saved = read_progress(path)
+    if saved["state"] == "finished":
+        raise DataError(f"{root} holds a finished dataset already; give a new folder")
+    return saved
+
+
+def check_goes_on(root: pathlib.Path, recording: Recording) -> dict[str, Any] | None:
+    """`begun_in` of a folder that this recording may begin, or go on with.
+
+    Raises:
+        DataError: as `begun_in`, or it was begun otherwise.
+    """
+    saved = begun_in(root)
+    if saved is None:
+        return None
+    wanted = recording.identity()
+    for name in {**saved["recording"], **wanted}:
+        if saved["recording"].get(name) != wanted.get(name):
+            raise DataError(
+                f"{root} was begun with {name}={saved['recording'].get(name)!r} and is "
+                f"now asked for {wanted.get(name)!r}; give another folder, or the former value"
+            )
+    return saved
 
 
 def parts_of(root: pathlib.Path) -> list[pathlib.Path]:

@@ -7,6 +7,7 @@ file that asks for anything else is refused by the name of what it would have ca
 from __future__ import annotations
 
 import io
+import itertools
 import pathlib
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pld_ray.columns import IMAGE_PREFIX, SUCCESS, VECTOR_KEYS, Columns
-from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.data.episode_writer import EpisodeWriter, Recording, check_goes_on
 from pld_ray.data.errors import DataError
 
 CORES = ("numpy.core", "numpy._core")
@@ -52,22 +53,44 @@ def convert_hilserl(
         DataError: a file cannot be read, there is no transition, or the folder holds something
             else or is in use.
     """
+    files = files_of(source)
+    about = {"source": [[file.name, file.stat().st_size] for file in files]}
+    recording = Recording(task=task, fps=fps, about=about)
+    check_goes_on(root, recording)  # before a file, which may be large, is read
+    episodes = episodes_of_files(files)
+    first = next(episodes, None)  # what cannot be read begins no dataset
+    if first is None:
+        raise DataError(f"{source} holds no transition: give what HIL-SERL recorded")
+    with EpisodeWriter(root, recording) as writer:
+        for number, (file, columns) in enumerate(itertools.chain([first], episodes)):
+            if number >= len(writer):
+                writer.add(columns, {"file": file.name})
+                on_episode()
+        writer.finish()
+    return writer
+
+
+def files_of(source: pathlib.Path) -> list[pathlib.Path]:
+    """The pickles of a folder, in the order of the numbers in their names, or the one file.
+
+    Raises:
+        DataError: there is none.
+    """
+    if not source.exists():
+        raise DataError(
+            f"{source} is not there: give the folder that HIL-SERL wrote, or one *.pkl of it"
+        )
     files = sorted(source.glob("*.pkl"), key=by_number) if source.is_dir() else [source]
     if not files:
         raise DataError(f"{source} holds no *.pkl: give the folder that HIL-SERL wrote")
-    about = {"source": [[file.name, file.stat().st_size] for file in files]}
-    number = 0
-    with EpisodeWriter(root, Recording(task=task, fps=fps, about=about)) as writer:
-        for file in files:
-            for columns in episodes_of_transitions(read_transitions(file), file):
-                number += 1
-                if number > len(writer):
-                    writer.add(columns, {"file": file.name})
-                    on_episode()
-        if not number:
-            raise DataError(f"{source} holds no transition: give what HIL-SERL recorded")
-        writer.finish()
-    return writer
+    return files
+
+
+def episodes_of_files(files: Sequence[pathlib.Path]) -> Iterator[tuple[pathlib.Path, Columns]]:
+    """All episodes with their files, which are read one at a time."""
+    for file in files:
+        for columns in episodes_of_transitions(read_transitions(file), file):
+            yield file, columns
 
 
 def by_number(path: pathlib.Path) -> tuple[int, str]:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pld_ray.config import TrainConfig
-from pld_ray.data.episode_writer import EpisodeWriter
+from pld_ray.data.episode_writer import EpisodeWriter, begun_in, check_goes_on
 from pld_ray.errors import UserError
 from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.evaluate import load_whole
-from pld_ray.jobs.recording import frames_per_second, recording_of
+from pld_ray.jobs.recording import recording_of
+from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rllib.stream_seed import RECORDED, stream_seed
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
@@ -83,22 +84,25 @@ def collect(
         DataError: the folder holds something else, or another process records into it.
         CollectError: no episode succeeds.
     """
+    begun_in(root)  # what it refuses is refused before anything is opened
     whole = dataclasses.replace(config.env, terminate_when_toppled=False)
     config = dataclasses.replace(config, env=whole)
     check_environment(config, learns=False)
-    frames_per_second(config)  # before Ray is started
-    with running_algorithm(config, learns=False) as algorithm:
-        name = None if checkpoint is None else checkpoint.resolve().name
-        about: dict[str, Any] = {"actor": actor, "checkpoint": name}
-        if config.intervention.device != "none":
-            about["device"] = config.intervention.device
-        recording = recording_of(config, algorithm.config, **about)
-        with EpisodeWriter(root, recording) as writer:
-            if checkpoint is not None:
-                load_whole(algorithm, checkpoint.resolve())
-            if not goal.reached(writer.successes):
-                record(algorithm, writer, goal, actor, config.seed, on_episode)
-            writer.finish()
+    name = None if checkpoint is None else checkpoint.resolve().name
+    about: dict[str, Any] = {"actor": actor, "checkpoint": name}
+    if config.intervention.device != "none":
+        about["device"] = config.intervention.device
+    recording = recording_of(config, algorithm_config(config), **about)
+    check_goes_on(root, recording)  # before Ray is started
+    with (
+        running_algorithm(config, learns=False) as algorithm,
+        EpisodeWriter(root, recording) as writer,
+    ):
+        if checkpoint is not None:
+            load_whole(algorithm, checkpoint.resolve())
+        if not goal.reached(writer.successes):
+            record(algorithm, writer, goal, actor, config.seed, on_episode)
+        writer.finish()
     return writer
 
 

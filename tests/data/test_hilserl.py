@@ -68,6 +68,29 @@ def test_a_folder_without_a_transition_is_refused(tmp_path):
     (tmp_path / "transitions_1000.pkl").write_bytes(pickle.dumps([]))
     with pytest.raises(DataError, match="holds no transition: give what HIL-SERL recorded"):
         convert_hilserl(tmp_path, tmp_path / "d", 10, "insert")
+    assert not (tmp_path / "d").exists()
+
+
+def test_what_cannot_be_read_begins_no_dataset(tmp_path, capsys):
+    source, root = tmp_path / "demos", tmp_path / "d"
+    argv = ["convert", "hilserl", str(source), "--repo_id=lab/peg", f"--root={root}"]
+    assert main(argv) == 2
+    assert f"{source} is not there: give the folder that HIL-SERL wrote" in capsys.readouterr().err
+    stacked = transitions()
+    stacked[0]["observations"]["state"] = np.zeros((2, 4), np.float32)
+    for content in (b"no pickle", pickle.dumps(stacked)):
+        source.mkdir(exist_ok=True)
+        (source / "transitions_1000.pkl").write_bytes(content)
+        assert main(argv) == 2
+        assert not root.exists()
+    write_transitions(source / "transitions_1000.pkl")
+    assert main([*argv, "--task=another"]) == 0
+
+
+def test_a_used_folder_is_refused_before_a_file_is_read(tmp_path):
+    (tmp_path / "demos.pkl").write_bytes(b"no pickle")
+    with pytest.raises(DataError, match="holds something already; give a new folder"):
+        convert_hilserl(tmp_path / "demos.pkl", tmp_path, 10, "insert")
 
 
 @pytest.mark.parametrize(
@@ -130,5 +153,6 @@ def test_stacked_frames_are_refused(tmp_path):
     (tmp_path / "demos.pkl").write_bytes(pickle.dumps(rows))
     with pytest.raises(DataError, match="state stacks 2 frames, need one"):
         convert_hilserl(tmp_path / "demos.pkl", tmp_path / "d", 10, "insert")
+    (tmp_path / "d").mkdir()  # it was not begun
     with pytest.raises(DataError, match=r"holds no \*\.pkl"):
         convert_hilserl(tmp_path / "d", tmp_path / "e", 10, "insert")

@@ -16,10 +16,12 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
 from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.demonstrations import recording_of
+from pld_ray.data.episode_writer import EpisodeWriter
 from pld_ray.data.errors import DataError
 from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.collect import Goal, collect
+from pld_ray.jobs.recording import recording_of as make_recording
 from pld_ray.rllib import ResidualSACConfig
 
 SUCCESSES = 2
@@ -159,9 +161,45 @@ def test_a_recording_plays_on_where_training_would_end(place, monkeypatch):
     assert length > 1
 
 
-def test_one_process_at_a_time_records_into_a_folder(place):
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        ("file", "root holds something already; give a new folder"),
+        ("foreign", "root holds something already; give a new folder"),
+        ("finished", "root holds a finished dataset already; give a new folder"),
+        ("other policy", "root was begun with base_policy={'fingerprint': 'x'} and is now asked"),
+    ],
+)
+def test_where_nothing_can_be_recorded_ray_is_not_started(begun, said, tmp_path, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr("pld_ray.jobs.collect.running_algorithm", never)
+    config, root = point_config("--policy.type=none"), tmp_path / "root"
+    if begun == "file":
+        root.write_text("")
+    elif begun == "foreign":
+        (root / "notes").mkdir(parents=True)
+    else:
+        about = {"actor": "base", "checkpoint": None}
+        recording = make_recording(config, ResidualSACConfig.of_run(config), **about)
+        other = {**recording.about, "base_policy": {"fingerprint": "x"}}
+        EpisodeWriter(root, dataclasses.replace(recording, about=other))
+        if begun == "finished":
+            progress = root / "collection_progress.json"
+            progress.write_text(progress.read_text().replace('"recording",', '"finished",', 1))
+    with pytest.raises(DataError, match=said):
+        collect(config, root, Goal(episodes=1))
+
+
+def point_config(*more: str) -> TrainConfig:
+    """Of five steps in an environment that is made at once."""
     flags = ["--env.entry_point=envs.point:PointEnv", "--env.kwargs={episode_length: 5}"]
-    config = load_config(TrainConfig, [*flags, "--runners.num_env_runners=0"])
+    return load_config(TrainConfig, [*flags, "--runners.num_env_runners=0", *more])
+
+
+def test_one_process_at_a_time_records_into_a_folder(place):
+    config = point_config()
     root, goal = place / "datasets/shared", Goal(episodes=2, keep_failures=True)
 
     def stopped(kept: int, success: bool) -> None:
