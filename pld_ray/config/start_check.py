@@ -28,6 +28,7 @@ def check_start(config: TrainConfig, learns: bool = True) -> None:
         )
     if learns and isinstance(config.algorithm, ResidualSACParams):  # Q-chunking has others
         check_imitated(config)
+        check_collected(config)
     check_encoder_weights(config.algorithm)
     try:
         check_paths(config)
@@ -53,6 +54,27 @@ def check_encoder_weights(params: LearnerParams) -> None:
             raise ConfigError(f"{start}: no such file")
     elif not path.expanduser().is_dir():
         raise ConfigError(f"{start}: no such folder; vision_encoder_name=policy reads the policy's")
+
+
+def check_collected(config: TrainConfig) -> None:
+    """Refuse to wait for successes of no base policy, whose action is zero.
+
+    Raises:
+        ConfigError: naming the settings.
+    """
+    wanted, cache = config.algorithm.offline_episodes, config.offline_cache
+    if config.policy.type != "none" or not wanted or config.demo_path:
+        return
+    # in an environment of one's own zeros may succeed, and a person can, also into a cache
+    if config.env.environment_class is not None or config.intervention.device != "none":
+        return
+    if cache is not None and any(pathlib.Path(cache).glob("*")):
+        return
+    raise ConfigError(
+        f"algorithm.offline_episodes={wanted} with policy.type=none: nobody collects successes; "
+        "set algorithm.offline_episodes=0 (and algorithm.warmup_actions=random), or give "
+        "--demo_path"
+    )
 
 
 def check_imitated(config: TrainConfig) -> None:

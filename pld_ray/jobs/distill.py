@@ -18,13 +18,24 @@ from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.collect import Goal, collect
 from pld_ray.jobs.distill_evaluation import Say, evaluate_all
-from pld_ray.jobs.distill_inputs import FINETUNE, POLICY, begin, check_inputs
+from pld_ray.jobs.distill_inputs import (
+    COLLECTED,
+    FINETUNE,
+    POLICY,
+    begin,
+    check_folder,
+    check_inputs,
+)
 from pld_ray.jobs.distill_table import write_results
-from pld_ray.jobs.distill_teachers import Teacher, check_played_alike
+from pld_ray.jobs.distill_teachers import (
+    Teacher,
+    asked_fingerprint,
+    check_played_alike,
+    corrected_fingerprint,
+)
 from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
 from pld_ray.jobs.learners import check_gpus
-from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import check_trusted
@@ -92,12 +103,14 @@ def open_teachers(
 
     Raises:
         ConfigError: a run is no residual run, runs and policy do not belong together, runs do not
-            play alike, a task is none of the suite's, there are more learners than GPUs for them,
-            or the folder was begun with something else.
+            play alike, a policy is gone, a task is none of the suite's, there are more learners
+            than GPUs for them, or the folder is another's or was begun with something else.
     """
     if not runs:
         raise ConfigError("pld-ray distill needs the folder of a residual run, or of several")
-    wanted = open_checkpoint(config.policy.path).fingerprint()
+    out = pathlib.Path(config.output_dir).resolve()
+    check_folder(out)
+    wanted = asked_fingerprint(config.policy.path)
     teachers: list[Teacher] = []
     for path in runs:
         run = RunDir(path)
@@ -107,7 +120,7 @@ def open_teachers(
         check_trusted(own, run.path / "config.yaml", trust)
         if own.env.environment_class is not None:
             raise ConfigError(f"{path}: {own.env.environment_class} has no suite to compare on")
-        found = open_checkpoint(own.policy.path).fingerprint()
+        found = corrected_fingerprint(run, own.policy.path)
         if found != wanted:
             raise ConfigError(
                 f"{path} corrects the base policy {found[:12]}, and --policy.path is "
@@ -129,7 +142,6 @@ def open_teachers(
     if unknown := [task for task in asked if task not in known]:
         raise ConfigError(f"{unknown[0]} is no task of the suite: {', '.join(known)}")
     check_gpus(config.learning([], [], config.output_dir))
-    out = pathlib.Path(config.output_dir).resolve()
     learning = learning_from(config, planned(config, teachers, out), out)
     check_inputs(out, inputs_of(config, teachers), learning)
     return teachers
@@ -151,7 +163,7 @@ def inputs_of(config: DistillConfig, teachers: Sequence[Teacher]) -> dict[str, A
 
 def planned(config: DistillConfig, teachers: Sequence[Teacher], out: pathlib.Path) -> list[Part]:
     """Successes of each residual (or of the control), and of the base policy on each task."""
-    wanted, share, collected = config.collected, config.collected.base_share, out / "collected"
+    wanted, share, collected = config.collected, config.collected.base_share, out / COLLECTED
     is_control = wanted.teacher == "base"
     parts: list[Part] = []
     for teacher in teachers:

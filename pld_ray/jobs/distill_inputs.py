@@ -11,15 +11,35 @@ from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.episode_writer import PROGRESS_FILE, read_progress
 from pld_ray.files.atomic import write_json_atomically
-from pld_ray.runs.layout import CONFIG_FILE, read_json
+from pld_ray.files.lock import LOCK_FILE
+from pld_ray.files.manifest import MANIFEST_FILE
+from pld_ray.runs.layout import CONFIG_FILE, SWEEP_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 
 INPUTS_FILE = "inputs.json"
-FINETUNE, POLICY = "finetune", "policy"
-"""In the folder: the run of fine-tuning, and the result."""
+COLLECTED, FINETUNE, POLICY = "collected", "finetune", "policy"
+"""In the folder: the datasets, the run of fine-tuning, and the result."""
+ANOTHER = {CONFIG_FILE: "a run", SWEEP_FILE: "a sweep", MANIFEST_FILE: "a checkpoint"}
+"""What lies in the folder of something else -> what that is."""
 
 Facts = Mapping[str, Any]
+
+
+def check_folder(out: pathlib.Path) -> None:
+    """Refuse a folder of something else, whose summary would be written over.
+
+    Raises:
+        ConfigError: naming the folder, what it holds, and the fix.
+    """
+    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    held = next((what for name, what in ANOTHER.items() if name in there), None)
+    # killed before it wrote its inputs, a distillation leaves its lock, and hidden parts of files
+    visible = [name for name in there if name != LOCK_FILE and not name.startswith(".")]
+    if held is None and visible and not {INPUTS_FILE, COLLECTED, FINETUNE, POLICY} & set(visible):
+        held = f"{visible[0]}, and nothing of a distillation"
+    if held is not None:
+        raise ConfigError(f"output_dir={out} already holds {held}: choose another --output_dir")
 
 
 def check_inputs(out: pathlib.Path, inputs: Facts, learning: FinetuneConfig) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.manifest import MANIFEST_FILE
+from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.rollout.factory import for_evaluation
-from pld_ray.runs.layout import read_json
+from pld_ray.runs.layout import CONFIG_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 
 NOT_PLAYED = {"tokenizer_path", "features"}
@@ -42,6 +43,31 @@ class Teacher:
             "checkpoint": self.checkpoint.name,
             "checksum": read_json(self.checkpoint / MANIFEST_FILE).get("checksum"),
         }
+
+
+def asked_fingerprint(path: str | None) -> str:
+    """Of the policy that `--policy.path` names.
+
+    Raises:
+        ConfigError: it is gone, or incomplete.
+    """
+    try:
+        return open_checkpoint(path).fingerprint()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"policy.path: {error}") from error
+
+
+def corrected_fingerprint(run: RunDir, path: str | None) -> str:
+    """Of the base policy that a stored run corrects.
+
+    Raises:
+        ConfigError: it is gone, or incomplete.
+    """
+    way = f"put it back, or write its new place as policy.path into {run.path / CONFIG_FILE}"
+    try:
+        return open_checkpoint(path, way).fingerprint()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{run.path}: {error}") from error
 
 
 def check_played_alike(teachers: Sequence[Teacher]) -> None:

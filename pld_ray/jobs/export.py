@@ -96,10 +96,7 @@ def write(checkpoint: pathlib.Path, config: Any, folder: pathlib.Path) -> None:
     elif isinstance(config, ACRLPDTrainConfig):
         write_chunked(checkpoint, config, folder)
     else:
-        try:
-            write_base_and_residual(checkpoint, config, folder)
-        except FileNotFoundError as error:
-            raise ConfigError(str(error)) from error
+        write_base_and_residual(checkpoint, config, folder)
 
 
 def write_chunked(

@@ -43,12 +43,18 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
         and checkpoint alone.
 
     Raises:
-        ConfigError: nothing to do, or something in the configuration cannot work.
+        ConfigError: nothing to do, the critic is there already, or something in the configuration
+            cannot work.
     """
     if config.algorithm.calql_steps == 0:
         raise ConfigError(
             "pld-ray pretrain with algorithm.calql_steps=0 has nothing to do: set it above 0, for "
             "example --algorithm.calql_steps=2000"
+        )
+    if (critic := config.pretrained_critic) is not None:
+        raise ConfigError(
+            f"pretrained_critic={critic} is a critic that was made already: leave it out, or learn "
+            f"online with pld-ray train --pretrained_critic={critic}"
         )
     check_own_gpu(config.runners)
     run = RunDir(resume or config.output_dir)

@@ -31,6 +31,8 @@ RESIDUAL = "pld_residual"
 BASE_POLICY, TOKENIZER = "base_policy", "tokenizer"
 TOKENIZER_FILES = (".json", ".model", ".txt")
 """Of a tokeniser's folder, which may hold the weights of a whole model besides."""
+NEW_PLACE = "put it back, or write its new place as policy.path into the run's config.yaml"
+"""What helps where the base policy of a stored run is gone."""
 
 
 def write_residual(
@@ -87,10 +89,21 @@ def write_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, A
     Returns:
         How to load it from there: `type`, `path` (in `folder`, or a name on the hub, which stays
         one), `fingerprint` of its files, `prefetch`, and what else `load_base_policy` takes.
+
+    Raises:
+        ConfigError: the policy is gone, or incomplete.
     """
     if policy.type == "none":
         return {"type": "none"}
-    source = open_checkpoint(policy.path)
+    try:
+        return _copy_base_policy(policy, folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def _copy_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, Any]:
+    """See `write_base_policy`."""
+    source = open_checkpoint(policy.path, NEW_PLACE)
     loader = policy.loader()
     if not source.from_hub:
         for file in source.files:

@@ -28,6 +28,12 @@ EXPORTED = "pld_chunked"
 HUB_FILES = ["*.json", "*.safetensors", "vision_encoder.*"]
 """Of a policy's repository; the last are the weights of an exported policy's frozen encoder."""
 
+LOCAL_WAY = (
+    "give a local LeRobot pretrained directory (`hf download OWNER/NAME --local-dir DIR` makes "
+    "one), or leave --policy.path out for the embedded ACT policy"
+)
+"""What helps where a policy that the command names is not there."""
+
 
 @dataclasses.dataclass(frozen=True)
 class PolicyCheckpoint:
@@ -70,7 +76,7 @@ class PolicyCheckpoint:
         return hashlib.sha256(json.dumps([own, options], sort_keys=True).encode()).hexdigest()
 
 
-def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
+def open_checkpoint(path: str | Path | None, instead: str = LOCAL_WAY) -> PolicyCheckpoint:
     """Check a LeRobot pretrained directory before anything is loaded from it.
 
     LeRobot itself would look a missing directory up on the hub, and some of its policies come
@@ -80,6 +86,7 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
         path: the directory, the name of one of EMBEDDED_POLICIES, or a hub name `owner/name`,
             which is downloaded (with `HF_HUB_OFFLINE=1` it must be in the cache); None is the
             embedded ACT policy.
+        instead: what to do where it is not there.
 
     Raises:
         FileNotFoundError: not a directory, not to be had from the hub, or one of its files is
@@ -94,7 +101,7 @@ def open_checkpoint(path: str | Path | None) -> PolicyCheckpoint:
     elif str(path) in EMBEDDED_POLICIES:
         directory, from_hub = EMBEDDED_WEIGHTS / path, False
     else:
-        directory, from_hub = _download(str(path)), True
+        directory, from_hub = _download(str(path), instead), True
     directory = directory.absolute()
     config = _read_json(
         directory / CONFIG, "a LeRobot pretrained directory has one: save with save_pretrained()"
@@ -129,14 +136,10 @@ def _digest_of(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def _download(name: str) -> Path:
+def _download(name: str, instead: str) -> Path:
     """The snapshot of a hub repository in the local cache, brought up to date if possible."""
-    local_way = (
-        "a local LeRobot pretrained directory (`hf download OWNER/NAME --local-dir DIR` makes "
-        "one), or leave --policy.path out for the embedded ACT policy"
-    )
     if not names_repository(name):
-        raise FileNotFoundError(f"base policy {name!r} is not a directory: give {local_way}")
+        raise FileNotFoundError(f"base policy {name!r} is not a directory: {instead}")
     from huggingface_hub import snapshot_download
 
     try:
@@ -145,7 +148,7 @@ def _download(name: str) -> Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise FileNotFoundError(
             f"base policy {name!r} is not a directory here and cannot be had from the hub "
-            f"({reason}): check the name and the network, or give {local_way}"
+            f"({reason}): check the name and the network, or {instead}"
         ) from error
 
 

@@ -97,10 +97,7 @@ def register_policy(
     check_sqlite(uri)
     with tempfile.TemporaryDirectory() as scratch:
         exported = pathlib.Path(scratch) / "policy"
-        try:
-            settings = write_base_and_residual(path, config, exported)
-        except FileNotFoundError as error:
-            raise ConfigError(f"{folder}: {error}") from error
+        settings = write_base_and_residual(path, config, exported)
         (exported / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
         try:
             with opened_store(uri, "") as client:

@@ -39,6 +39,7 @@ def start(args):
         (["--policy.max_batch_size=0"], "policy.max_batch_size=0: must"),
         (["--policy.n_action_steps=0"], "policy.n_action_steps=0: must .*, or null"),
         (["--policy.path=nowhere"], "policy.path=nowhere: no such folder"),
+        (["--policy.type=none"], "offline_episodes=10 with policy.type=none: nobody collects succ"),
         (["--placement.env_runner={a: -1}"], "placement.env_runner={'a': -1.0}: must"),
         (["--placement.env_runner={a: null}"], "placement.env_runner={'a': None}: must"),
         (["--placement.learner={CPU: 1}"], "CPU is no custom resource"),
@@ -70,6 +71,27 @@ def test_a_bad_value_of_a_run_is_one_sentence(args, message):
     with pytest.raises(ConfigError, match=message) as refusal:
         start(args)
     fuzz.check_sentence(str(refusal.value), "")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--algorithm.offline_episodes=0"],
+        ["--demo_path=x"],
+        ["--intervention.device=scripted"],
+        ["--env.entry_point=envs.point:PointEnv"],
+        ["--offline_cache=tests"],  # as if a person had helped to fill it
+    ],
+)
+def test_a_start_without_a_base_policy_needs_somebody_who_may_succeed(flags):
+    start(["--policy.type=none", *flags])
+
+
+def test_a_robot_and_who_only_plays_may_have_no_base_policy():
+    config = load_config(TrainConfig, ["--policy.type=none"])
+    check_start(config, learns=False)
+    config.env.robot = {"type": "so101_follower"}
+    check_start(config)
 
 
 @pytest.mark.parametrize(

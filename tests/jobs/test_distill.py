@@ -33,6 +33,7 @@ from pld_ray.jobs.distill import (
     record,
 )
 from pld_ray.jobs.distill_evaluation import evaluate_all, outcomes_of_run, played_with
+from pld_ray.jobs.distill_inputs import POLICY
 from pld_ray.jobs.distill_table import Row, cell_text, write_results
 from pld_ray.jobs.finetune import finetune
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
@@ -207,7 +208,71 @@ def test_the_summary_by_hand(tmp_path):
     assert cell_text([True] * 4) == "100 % (51 to 100)"
 
 
+def test_a_base_policy_that_is_gone_or_incomplete_is_refused(run, tmp_path, capsys):
+    gone, empty, weightless = (tmp_path / name for name in ("gone", "empty", "weightless"))
+    empty.mkdir()
+    shutil.copytree(EMBEDDED_ACT, weightless)
+    (weightless / "model.safetensors").unlink()
+    cases = [
+        (gone, "is not a directory: give a local LeRobot"),
+        (empty, f"{empty}/config.json is missing: "),
+        (weightless, f"{weightless}/model.safetensors is missing: "),
+    ]
+    out = f"--output_dir={tmp_path / 'out'}"
+    for policy, said in cases:
+        assert main(["distill", str(run.path), f"--policy.path={policy}", out, "--dry_run"]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("pld-ray: policy.path: ")
+        assert said in told
+        assert told.count("\n") == 1
+    for number, (policy, said) in enumerate(cases):
+        stored = finished_run(tmp_path / f"stored_{number}", f"--policy.path={policy}").path
+        said = said if policy != gone else f"put it back, or write its new place .*{stored}/config"
+        with pytest.raises(ConfigError, match=f"^{stored}: .*{said}") as refused:
+            open_teachers(load_config(DistillConfig, [*ONE_TASK, out]), [stored], False)
+        assert "--policy.path" not in str(refused.value)
+
+
 # --- a folder that was used before ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry_run"]], ids=str)
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (["config.yaml", "policy", "summary.json"], "a run"),
+        (["sweep.json", "trials"], "a sweep"),
+        (["manifest.json", "policy"], "a checkpoint"),
+        (["thesis.tex", "run.lock"], "thesis.tex, and nothing of a distillation"),
+    ],
+)
+def test_the_folder_of_something_else_is_refused_and_kept(run, tmp_path, capsys, held, said, dry):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in held:
+        (out / name).write_text("{}") if "." in name else (out / name).mkdir()
+    assert main(["distill", str(run.path), *ONE_TASK, f"--output_dir={out}", *dry]) == 2
+    told = f"pld-ray: output_dir={out} already holds {said}: choose another --output_dir\n"
+    assert capsys.readouterr().err == told
+    assert sorted(path.name for path in out.iterdir()) == sorted(held)
+
+
+def test_the_run_that_is_distilled_keeps_its_results(run):
+    config = load_config(DistillConfig, [*ONE_TASK, f"--output_dir={run.path}"])
+    with pytest.raises(ConfigError, match="run already holds a run: choose another --output_dir"):
+        distill(config, [run.path], str)
+
+
+@pytest.mark.parametrize(
+    "left", [[], ["run.lock"], ["run.lock", ".inputs.json-x1"], ["inputs.json"], ["notes", POLICY]]
+)
+def test_a_distillation_that_was_interrupted_early_goes_on(run, tmp_path, left):
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in left:
+        (out / name).mkdir() if name == POLICY else (out / name).write_text("")
+    config = load_config(DistillConfig, [*ONE_TASK, f"--output_dir={out}"])
+    assert open_teachers(config, [run.path], False)
 
 
 def used_folder(out, run):
