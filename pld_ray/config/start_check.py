@@ -65,8 +65,7 @@ def check_collected(config: TrainConfig) -> None:
     wanted, cache = config.algorithm.offline_episodes, config.offline_cache
     if config.policy.type != "none" or not wanted or config.demo_path:
         return
-    # in an environment of one's own zeros may succeed, and a person can, also into a cache
-    if config.env.environment_class is not None or config.intervention.device != "none":
+    if config.env.environment_class is not None:  # of one's own, where zeros may succeed
         return
     if cache is not None and any(pathlib.Path(cache).glob("*")):
         return

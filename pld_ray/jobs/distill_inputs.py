@@ -11,9 +11,8 @@ from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.episode_writer import PROGRESS_FILE, read_progress
 from pld_ray.files.atomic import write_json_atomically
-from pld_ray.files.lock import LOCK_FILE
 from pld_ray.files.manifest import MANIFEST_FILE
-from pld_ray.runs.layout import CONFIG_FILE, SWEEP_FILE, read_json
+from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, SWEEP_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 
@@ -33,11 +32,10 @@ def check_folder(out: pathlib.Path) -> None:
         ConfigError: naming the folder, what it holds, and the fix.
     """
     there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    own = {INPUTS_FILE, COLLECTED, FINETUNE, POLICY} & set(there)
     held = next((what for name, what in ANOTHER.items() if name in there), None)
-    # killed before it wrote its inputs, a distillation leaves its lock, and hidden parts of files
-    visible = [name for name in there if name != LOCK_FILE and not name.startswith(".")]
-    if held is None and visible and not {INPUTS_FILE, COLLECTED, FINETUNE, POLICY} & set(visible):
-        held = f"{visible[0]}, and nothing of a distillation"
+    if held is None and SUMMARY_FILE in there and not own:
+        held = f"{SUMMARY_FILE}, and nothing of a distillation"
     if held is not None:
         raise ConfigError(f"output_dir={out} already holds {held}: choose another --output_dir")
 

@@ -22,7 +22,7 @@ from pld_ray.jobs.build import open_environment
 from pld_ray.jobs.distill_table import TABLE_FILE
 from pld_ray.jobs.finetune_learner import played_tasks
 from pld_ray.jobs.model_card import write_model_card
-from pld_ray.plugin.policy_folder import write_residual
+from pld_ray.plugin.policy_folder import check_base_policy, write_residual
 from pld_ray.policies.actors import load_actor, write_actor
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
@@ -131,8 +131,9 @@ def write_base_and_residual(
 
     Raises:
         CheckpointError, StateFileError: the checkpoint is damaged or incomplete.
-        FileNotFoundError: the base policy is gone.
+        ConfigError: the base policy is gone, or incomplete.
     """
+    check_base_policy(config.policy)  # before the vision encoder in it is looked for
     left_out = trained_only(config.algorithm)
     state = read_networks(checkpoint)
     acting = {key: value for key, value in state.items() if key.split(".")[0] not in left_out}

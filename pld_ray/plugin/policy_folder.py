@@ -55,7 +55,7 @@ def write_residual(
         The content of `config.json`.
 
     Raises:
-        FileNotFoundError: the base policy is gone.
+        ConfigError: the base policy is gone, or incomplete.
     """
     import torch
 
@@ -83,6 +83,19 @@ def write_residual(
     return settings
 
 
+def check_base_policy(policy: PolicyConfig) -> None:
+    """Refuse a base policy that is gone, or incomplete.
+
+    Raises:
+        ConfigError: naming it, and what helps a stored run.
+    """
+    try:
+        if policy.type != "none":
+            open_checkpoint(policy.path, NEW_PLACE)
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+
+
 def write_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, Any]:
     """Copy the base policy's files into `folder`.
 
@@ -95,15 +108,8 @@ def write_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, A
     """
     if policy.type == "none":
         return {"type": "none"}
-    try:
-        return _copy_base_policy(policy, folder)
-    except (OSError, ValueError) as error:
-        raise ConfigError(str(error)) from error
-
-
-def _copy_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, Any]:
-    """See `write_base_policy`."""
-    source = open_checkpoint(policy.path, NEW_PLACE)
+    check_base_policy(policy)
+    source = open_checkpoint(policy.path)
     loader = policy.loader()
     if not source.from_hub:
         for file in source.files:

@@ -72,7 +72,7 @@ def check_sqlite(tracking_uri: str) -> None:
     Raises:
         ConfigError: naming the file.
     """
-    path = sqlite_path(tracking_uri)
+    path = sqlite_path(tracking_uri.partition("?")[0])  # ?timeout=60 is the driver's
     if path is None:
         return
     if not path.is_file():

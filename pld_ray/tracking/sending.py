@@ -143,13 +143,13 @@ def send_left(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) 
     if record is None:
         raise FileNotFoundError(f"{folder / MLFLOW_FILE} is missing: this run was not tracked")
     uri, run_id = tracking_uri or record["tracking_uri"], record["run_id"]
-    check_sqlite(uri)
     lock = claim(folder, 1.0, alone=True)
     try:
         check_old_spool(folder)
         if sent_state(folder, run_id) is None:
             lock.release()
             return SendReport(uri, run_id, 0, 0)
+        check_sqlite(uri)
         check_run(uri, run_id)
         outbox = Outbox(folder, run_id, Journal(folder / METRICS_FILE))
     except BaseException:

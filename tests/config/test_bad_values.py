@@ -40,6 +40,7 @@ def start(args):
         (["--policy.n_action_steps=0"], "policy.n_action_steps=0: must .*, or null"),
         (["--policy.path=nowhere"], "policy.path=nowhere: no such folder"),
         (["--policy.type=none"], "offline_episodes=10 with policy.type=none: nobody collects succ"),
+        (["--policy.type=none", "--intervention.device=scripted"], "none: nobody collects succ"),
         (["--placement.env_runner={a: -1}"], "placement.env_runner={'a': -1.0}: must"),
         (["--placement.env_runner={a: null}"], "placement.env_runner={'a': None}: must"),
         (["--placement.learner={CPU: 1}"], "CPU is no custom resource"),
@@ -78,9 +79,8 @@ def test_a_bad_value_of_a_run_is_one_sentence(args, message):
     [
         ["--algorithm.offline_episodes=0"],
         ["--demo_path=x"],
-        ["--intervention.device=scripted"],
         ["--env.entry_point=envs.point:PointEnv"],
-        ["--offline_cache=tests"],  # as if a person had helped to fill it
+        ["--offline_cache=tests"],  # there may be successes in it
     ],
 )
 def test_a_start_without_a_base_policy_needs_somebody_who_may_succeed(flags):

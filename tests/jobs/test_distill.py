@@ -243,7 +243,7 @@ def test_a_base_policy_that_is_gone_or_incomplete_is_refused(run, tmp_path, caps
         (["config.yaml", "policy", "summary.json"], "a run"),
         (["sweep.json", "trials"], "a sweep"),
         (["manifest.json", "policy"], "a checkpoint"),
-        (["thesis.tex", "run.lock"], "thesis.tex, and nothing of a distillation"),
+        (["summary.json", "thesis.tex"], "summary.json, and nothing of a distillation"),
     ],
 )
 def test_the_folder_of_something_else_is_refused_and_kept(run, tmp_path, capsys, held, said, dry):
@@ -264,7 +264,15 @@ def test_the_run_that_is_distilled_keeps_its_results(run):
 
 
 @pytest.mark.parametrize(
-    "left", [[], ["run.lock"], ["run.lock", ".inputs.json-x1"], ["inputs.json"], ["notes", POLICY]]
+    "left",
+    [
+        [],
+        ["run.lock"],
+        ["a.log"],
+        ["run.lock", ".inputs.json-x1"],
+        ["inputs.json"],
+        ["notes", POLICY],
+    ],
 )
 def test_a_distillation_that_was_interrupted_early_goes_on(run, tmp_path, left):
     out = tmp_path / "out"

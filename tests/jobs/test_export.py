@@ -10,11 +10,11 @@ import pytest
 from huggingface_hub import ModelCard
 
 from pld_ray.cli import main
-from pld_ray.config import ConfigError
+from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.manifest import CheckpointError, write_manifest
-from pld_ray.jobs.export import export
+from pld_ray.jobs.export import export, write_base_and_residual
 from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.runs.run_dir import RunDir
@@ -112,6 +112,14 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     with pytest.raises(CheckpointError, match=r"model.safetensors is damaged"):
         export(run, out)
     assert not out.exists()
+
+
+@pytest.mark.parametrize("encoder", [[], ["--algorithm.vision_encoder_name=policy"]], ids=str)
+def test_a_base_policy_that_is_gone_is_one_sentence_before_anything_is_read(tmp_path, encoder):
+    gone = tmp_path / "gone"
+    config = load_config(TrainConfig, [f"--policy.path={gone}", *encoder])
+    with pytest.raises(ConfigError, match=rf"'{gone}' is not a directory: put it back, or write"):
+        write_base_and_residual(tmp_path, config, tmp_path / "out")
 
 
 def test_an_upload_that_fails_keeps_the_folder(finetuned, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.jobs.open_tracker import default_run_name, open_tracker, send_tracked
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.tracking import tags
-from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri
+from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri, write_record
 
 POINT = "algorithm.residual_scale=0.5, algorithm.utd=2"
 TRIAL = {"sweep": "grid", "trial": "t0003", "point": POINT}
@@ -95,6 +95,10 @@ def test_user_mistakes_are_one_sentence(config, uri, tmp_path):
     with pytest.raises(ConfigError, match=r"typo\.db, the MLflow store, is missing"):
         send_tracked(run.path, f"sqlite:///{tmp_path}/typo.db")
     assert not list(tmp_path.glob("typo.db*"))  # MLflow would have made one
+    assert send_tracked(run.path, f"{uri}?timeout=60").num_left == 0
+    (tmp_path / "sent").mkdir()
+    write_record(tmp_path / "sent", f"sqlite:///{tmp_path}/gone.db", "1" * 32)
+    assert send_tracked(tmp_path / "sent").num_left == 0  # nothing was left: nobody is asked
     run.claim()
     with pytest.raises(ConfigError, match="is in use by this process"):
         send_tracked(run.path)
