@@ -28,7 +28,8 @@ class BufferDump:
 
     A dataset is closed every `interval` environment steps and before each checkpoint: a run that
     goes back to a checkpoint leaves whole datasets, and has each episode once. One thread writes;
-    the driver hands it batches as they are, columns of remote runners by reference.
+    the driver hands it batches as they are, with columns or, where learners are processes of
+    their own, references to them.
 
     Args:
         folder: of the run.

@@ -164,7 +164,9 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         )
 
     def sample_to_store(self, request: SampleRequest) -> EpisodeBatch:
-        """`sample_episodes` of a remote runner: the columns stay in the object store.
+        """`sample_episodes` of a remote runner. Where learners are processes of their own, the
+        columns stay in the object store for them; else they come along: what the driver counts, it
+        has.
 
         If it takes longer than `request.stall_timeout_s`, this process ends with its threads'
         stacks in its log.
@@ -176,7 +178,9 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
             batch = self.sample_episodes(request)
         finally:
             faulthandler.cancel_dump_traceback_later()
-        return replace(batch, columns=ray.put(batch.columns)) if batch.episode_lengths else batch
+        if not batch.episode_lengths or self.config.num_learners == 0:
+            return batch
+        return replace(batch, columns=ray.put(batch.columns))
 
     def _due_metrics(self, interval_s: float) -> Any:
         """This runner's metrics since they were last sent; None if that was just now."""

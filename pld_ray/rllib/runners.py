@@ -125,8 +125,7 @@ class Runners:
         return [replace(b, columns=fetch_columns(b.columns)) for b in self.receive(request)]
 
     def deliver(self, request: SampleRequest, progress: Progress, learners: Learners) -> None:
-        """Wait for what was requested, count it, and give the learners what is learnt from: of
-        remote runners by reference."""
+        """Wait for what was requested, count it, and give the learners what is learnt from."""
         if batches := to_store(self.receive(request), progress, self.metrics):
             progress.write_off(learners.store(batches), self.metrics)
 

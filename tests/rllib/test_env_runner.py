@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import ray
 
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.rllib import env_runner
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.env_runner import OffPolicyEnvRunner
+from pld_ray.rllib.intake import fetch_columns
 from pld_ray.rollout.device import DevicePerson
 from pld_ray.rollout.messages import EnvRunnerError, Failure, SampleRequest, without_failures
 
@@ -46,6 +48,16 @@ def test_a_batch_holds_the_takeovers_of_finished_episodes(runner):
     assert {e.weights_updates for e in batch.episodes} == {7}
     assert len(batch.columns["reward"]) == sum(n + 1 for n in batch.episode_lengths)
     assert batch.columns["residual_scale"].max() == 1
+
+
+@pytest.mark.parametrize("num_learners", [0, 1])
+def test_columns_come_along_unless_learners_fetch_them(runner, monkeypatch, num_learners):
+    config = runner.config.copy(copy_frozen=False).learners(num_learners=num_learners)
+    monkeypatch.setattr(runner, "config", config)
+    batch = runner.sample_to_store(SampleRequest(3 * LENGTH, base_only=True))
+    assert isinstance(batch.columns, ray.ObjectRef) == (num_learners > 0)
+    rows = fetch_columns(batch.columns)["reward"]
+    assert len(rows) == sum(n + 1 for n in batch.episode_lengths) > 0
 
 
 def test_the_same_seed_repeats_the_episodes(runner):
