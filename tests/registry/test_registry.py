@@ -74,6 +74,7 @@ def test_a_registered_policy_plays_the_evaluations_episodes_bit_for_bit(trained,
 
 def test_a_new_version_moves_the_alias_and_leaves_the_old_one(trained, mlflow_server, tmp_path):
     assert register_policy(trained.folder, "twice").checkpoint == "best"
+    assert register_policy(trained.folder, "other", checkpoint="final").checkpoint == "final"
     unvalidated = shutil.copytree(trained.folder, tmp_path / "unvalidated")
     shutil.rmtree(unvalidated / "checkpoints/best")
     second = register_policy(unvalidated, "twice")
