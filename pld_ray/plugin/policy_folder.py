@@ -55,7 +55,7 @@ def write_residual(
         The content of `config.json`.
 
     Raises:
-        ConfigError: the base policy is gone, or incomplete.
+        FileNotFoundError: the base policy is gone.
     """
     import torch
 
@@ -102,13 +102,9 @@ def write_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, A
     Returns:
         How to load it from there: `type`, `path` (in `folder`, or a name on the hub, which stays
         one), `fingerprint` of its files, `prefetch`, and what else `load_base_policy` takes.
-
-    Raises:
-        ConfigError: the policy is gone, or incomplete.
     """
     if policy.type == "none":
         return {"type": "none"}
-    check_base_policy(policy)
     source = open_checkpoint(policy.path)
     loader = policy.loader()
     if not source.from_hub:

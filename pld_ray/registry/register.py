@@ -79,13 +79,14 @@ def register_policy(
 
     _check_names(name, alias)
     folder = pathlib.Path(run_dir).resolve()
-    config = RunDir(folder).load_config()
+    stored = RunDir(folder)
+    config = stored.load_config()
     if isinstance(config, ACRLPDTrainConfig):
         raise ConfigError(
             f"{folder} is a run of pld-ray acrlpd, whose policy has no base beneath it: keep it "
             f"with pld-ray export {folder} --to=DIR"
         )
-    path = chosen(RunDir(folder), checkpoint)
+    path = chosen(stored, checkpoint)
     check_trusted(config, folder / "config.yaml", trust)
     record = read_record(folder) or {}
     uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
