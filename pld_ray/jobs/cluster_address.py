@@ -12,23 +12,49 @@ from pld_ray.config import ConfigError
 
 ANSWER_S = 10.0
 """That a port has to answer."""
+SPEAK_S = 2.0
+"""That what answers has to say what it speaks; a busy cluster, that says nothing yet, is asked."""
+EMPTY_SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + EMPTY_SETTINGS
+"""Of a client (RFC 9113, 3.4): a server answers with settings of its own, as Ray's does."""
+SETTINGS = 4
+"""The type of that frame, its fourth byte."""
 
 
 def check_answers(address: str) -> None:
-    """Refuse an address at which nothing listens: Ray would ask there for 14 minutes, in silence.
+    """Refuse an address at which no Ray listens: Ray would ask there for 14 minutes, in silence.
 
     Raises:
-        ConfigError: nothing does, or `auto` finds no cluster.
+        ConfigError: nothing does, or what speaks otherwise; or `auto` finds no cluster.
     """
     asked = None
     try:
         asked = asked_address(address)
         if asked is not None:
-            socket.create_connection(parse_address(asked), ANSWER_S).close()
+            with socket.create_connection(parse_address(asked), ANSWER_S) as server:
+                check_speaks_grpc(server)
     except (OSError, ValueError) as error:  # of the port, of the name, of how it is written
         where = f"{asked}: " if asked not in (None, address) else ""
         reason = getattr(error, "strerror", None) or last_line(error)
         raise ConfigError(no_cluster(address, f"{where}{reason}")) from error
+
+
+def check_speaks_grpc(server: socket.socket) -> None:
+    """What listens there speaks HTTP/2, or says nothing, or all is encrypted (`RAY_USE_TLS`).
+
+    Raises:
+        OSError: it says something else.
+    """
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return
+    server.settimeout(SPEAK_S)
+    server.sendall(HTTP2_GREETING)
+    try:
+        said = server.recv(len(EMPTY_SETTINGS), socket.MSG_WAITALL)
+    except TimeoutError:
+        return
+    if said[3:4] != bytes([SETTINGS]):
+        raise OSError("what listens there is no Ray; a dashboard's port is not the cluster's")
 
 
 def asked_address(address: str) -> str | None:

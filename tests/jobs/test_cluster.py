@@ -12,7 +12,7 @@ from ray.cluster_utils import Cluster
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
-from pld_ray.jobs.cluster import check_cluster, closed_stderr, demands, unplaced
+from pld_ray.jobs.cluster import check_cluster, closed_stderr, demands, join_cluster, unplaced
 
 
 def test_what_a_run_reserves():
@@ -69,7 +69,7 @@ def test_a_run_that_does_not_fit_is_refused_with_what_is_short():
         head_node_args={"num_cpus": 1, "include_dashboard": False},
     )
     cluster.add_node(num_cpus=2, resources={"simulation": 1})
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    join_cluster(cluster.address, log_to_driver=False, logging_level="error")
     try:
         cluster.wait_for_nodes()
         config = load_config(

@@ -6,6 +6,9 @@ import contextlib
 import functools
 import re
 import socket
+import socketserver
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +19,7 @@ from ray._private import services
 from envs.point import PointEnv
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.jobs import cluster
+from pld_ray.jobs import cluster, cluster_address
 from pld_ray.jobs.build import check_environment, offline_cache_folder
 
 
@@ -177,6 +180,7 @@ def test_a_token_that_is_not_shown_is_told_from_an_absent_cluster(monkeypatch, t
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at auto \(Could not find"):
         cluster.start_ray(TrainConfig(), "auto")
+    monkeypatch.setattr(cluster_address, "SPEAK_S", 0.1)
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret")
     with port() as (number, server):
@@ -237,8 +241,24 @@ def test_an_address_at_which_nothing_listens_is_refused_at_once(
     assert "token" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_an_address_at_which_no_ray_listens_is_refused_at_once(hangs_up, monkeypatch):
+    """A dashboard, as it answers to what is not for it; a server that says nothing and closes."""
+    monkeypatch.setattr(cluster.ray, "init", never)
+    monkeypatch.delenv("RAY_USE_TLS", raising=False)
+    handler = socketserver.BaseRequestHandler if hangs_up else BaseHTTPRequestHandler
+    with ThreadingHTTPServer(("", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{server.server_port}"
+        with pytest.raises(ConfigError, match=r"answers at .*what listens there is no Ray"):
+            cluster.start_ray(TrainConfig(), address)
+        server.shutdown()
+
+
 def test_what_ray_does_not_ask_is_left_to_it(monkeypatch):
-    """A Ray of one's own, a client, and a port at which something listens."""
+    """A Ray of one's own, a client, and a port at which something listens that is slow to speak."""
+    monkeypatch.setattr(cluster_address, "SPEAK_S", 0.1)
     joined = []
     monkeypatch.setattr(cluster.ray, "init", lambda address, **how: joined.append(address))
     with port() as (number, server):
