@@ -203,7 +203,7 @@ class EpisodeWriter:
 
 
 def begun_in(root: pathlib.Path) -> dict[str, Any] | None:
-    """The progress of the recording in a folder, None where there is none yet.
+    """The progress of the recording in a folder, None where nothing is kept yet.
 
     Raises:
         DataError: nothing can be recorded there: it is a file, holds something else, or a dataset
@@ -221,7 +221,8 @@ def begun_in(root: pathlib.Path) -> dict[str, Any] | None:
     saved = read_progress(path)
     if saved["state"] == "finished":
         raise DataError(f"{root} holds a finished dataset already; give a new folder")
-    return saved
+    stopped_before_an_episode = saved["state"] == "recording" and not parts_of(root)
+    return None if stopped_before_an_episode else saved
 
 
 def check_goes_on(root: pathlib.Path, recording: Recording) -> dict[str, Any] | None:

@@ -115,6 +115,17 @@ def test_a_recording_goes_on_with_what_it_kept(recorded, tmp_path):
     assert sorted(os.listdir(tmp_path / "e")) == ["collection_progress.json", "data", "meta"]
 
 
+def test_a_recording_that_was_stopped_before_its_first_episode_binds_nobody(recorded, tmp_path):
+    _, episodes = recorded
+    root = tmp_path / "e"
+    with EpisodeWriter(root, RECORDING), pytest.raises(DataError, match="in use by this process"):
+        EpisodeWriter(root, Recording(task="push", fps=10))
+    with EpisodeWriter(root, Recording(task="push", fps=10)) as writer:
+        writer.add(episodes[0])
+        writer.finish()
+    assert (Dataset(root).tasks, Dataset(root).fps) == (["push"], 10)
+
+
 def test_killed_while_it_moves_into_place_the_dataset_is_whole(recorded, tmp_path, monkeypatch):
     root, episodes = recorded
     writer = EpisodeWriter(tmp_path / "e", RECORDING)

@@ -185,6 +185,7 @@ def test_where_nothing_can_be_recorded_ray_is_not_started(begun, said, tmp_path,
         recording = make_recording(config, ResidualSACConfig.of_run(config), **about)
         other = {**recording.about, "base_policy": {"fingerprint": "x"}}
         EpisodeWriter(root, dataclasses.replace(recording, about=other))
+        (root / ".collection/parts/000000").mkdir()  # its first episode
         if begun == "finished":
             progress = root / "collection_progress.json"
             progress.write_text(progress.read_text().replace('"recording",', '"finished",', 1))
