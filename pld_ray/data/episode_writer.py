@@ -206,9 +206,12 @@ def begun_in(root: pathlib.Path) -> dict[str, Any] | None:
     """The progress of the recording in a folder, None where nothing is kept yet.
 
     Raises:
-        DataError: nothing can be recorded there: it is a file, holds something else, or a dataset
-            that is finished.
+        DataError: nothing can be recorded there: it is a file or below one, holds something else,
+            or a dataset that is finished.
     """
+    for folder in root.parents:
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{root}: {folder} is a file, not a folder")
     path = root / PROGRESS_FILE
     if not path.is_file():
         own = {WORK_FOLDER, f".{PROGRESS_FILE}.partial"}  # of one that was killed as it began

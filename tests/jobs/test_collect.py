@@ -165,6 +165,7 @@ def test_a_recording_plays_on_where_training_would_end(place, monkeypatch):
     ("begun", "said"),
     [
         ("file", "root holds something already; give a new folder"),
+        ("below a file", "above is a file, not a folder"),
         ("foreign", "root holds something already; give a new folder"),
         ("finished", "root holds a finished dataset already; give a new folder"),
         ("other policy", "root was begun with base_policy={'fingerprint': 'x'} and is now asked"),
@@ -178,6 +179,9 @@ def test_where_nothing_can_be_recorded_ray_is_not_started(begun, said, tmp_path,
     config, root = point_config("--policy.type=none"), tmp_path / "root"
     if begun == "file":
         root.write_text("")
+    elif begun == "below a file":
+        (tmp_path / "above").write_text("")
+        root = tmp_path / "above/root"
     elif begun == "foreign":
         (root / "notes").mkdir(parents=True)
     else:
