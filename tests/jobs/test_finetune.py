@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import signal
 
 import numpy as np
@@ -15,9 +16,10 @@ from pld_ray.cli import main
 from pld_ray.config import ConfigError
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.data import conversion_progress
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.jobs.finetune import check_finetune, finetune
-from pld_ray.jobs.finetune_learner import find_inputs, learn
+from pld_ray.jobs.finetune_learner import find_inputs, learn, updates_done
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.policies import load_base_policy
 from pld_ray.runs.journal import read_history
@@ -121,6 +123,16 @@ def test_what_is_given_anew_holds_for_the_next_resume(dataset, tmp_path):
     assert RunDir(tmp_path / "run").load_config(FinetuneConfig) != config
     assert "policy" in finetune(config, tmp_path / "run")
     assert RunDir(tmp_path / "run").load_config(FinetuneConfig) == config
+
+
+def test_a_run_that_goes_on_says_how_far_it_is_of_all(dataset, tmp_path, capsys, monkeypatch):
+    stopped_run(dataset, tmp_path / "run")
+    before = updates_done(RunDir(tmp_path / "run"))
+    assert 0 < before < 20
+    monkeypatch.setattr(conversion_progress, "LINE_S", 0.0)
+    assert main(["finetune", f"--resume={tmp_path / 'run'}"]) == 0
+    said = re.findall(r"fine-tuning: (\d+) of (\d+) samples", capsys.readouterr().out)
+    assert said == [(str(8 * update), "160") for update in range(before + 1, 21)]
 
 
 def test_a_dataset_that_has_grown_since_is_not_held_out_anew(dataset, tmp_path, capsys):
