@@ -26,6 +26,7 @@ from pld_ray.options import Field, check_options, fields_of, fits, unfit
 from pld_ray.pool import PoolSpec
 from pld_ray.replay import ReplaySchema
 from pld_ray.rllib.policy_encoder import with_policy_encoder
+from pld_ray.rllib.unused_settings import check_settings, other_name_of, without_search_space
 from pld_ray.rollout import factory
 
 RUN_KEYS = (
@@ -56,6 +57,7 @@ class OffPolicyConfig(AlgorithmConfig):
     run_class: ClassVar[type[TrainConfig]]
     """The command line's configuration of the same algorithm."""
     params_class: ClassVar[type[LearnerParams]]
+    train_batch_size_per_learner: Any = other_name_of("batch_size")  # type: ignore[assignment]
     collects: ClassVar[bool] = False
     """Whether a base policy's data is collected before the first update, which a cache may keep."""
 
@@ -66,7 +68,6 @@ class OffPolicyConfig(AlgorithmConfig):
         self.__dict__.update(
             {name: copy.copy(field.default) for name, field in self.options().items()}
         )
-        self._train_batch_size_per_learner = self.batch_size
         self.lr = None
 
         factory.register()
@@ -163,8 +164,7 @@ class OffPolicyConfig(AlgorithmConfig):
         for name in self.options().keys() & kwargs.keys() - {"gamma"}:
             setattr(self, name, kwargs.pop(name))
         if "train_batch_size_per_learner" in kwargs:
-            self.batch_size = kwargs["train_batch_size_per_learner"]
-        self._train_batch_size_per_learner = self.batch_size
+            self.batch_size = kwargs.pop("train_batch_size_per_learner")
         super().training(**kwargs)
         return self
 
@@ -198,6 +198,7 @@ class OffPolicyConfig(AlgorithmConfig):
         Raises:
             TypeError: a name that does not exist.
         """
+        without_search_space("base_policy", options)
         if options.get("path") is not None:
             options["path"] = str(options["path"])
         self.base_policy_options = dataclasses.replace(self.base_policy_options, **options)
@@ -216,6 +217,7 @@ class OffPolicyConfig(AlgorithmConfig):
         Raises:
             TypeError: a name that does not exist.
         """
+        without_search_space("human", options)
         self.intervention = dataclasses.replace(self.intervention, **options)
         return self
 
@@ -230,6 +232,7 @@ class OffPolicyConfig(AlgorithmConfig):
         return self.params_class(**with_policy_encoder(params, self.base_policy_options))
 
     def validate(self) -> None:
+        check_settings(self)
         super().validate()
         self.learner_params().validate()
         check_options(self.base_policy_options, "base_policy.")
@@ -279,7 +282,8 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        return {}
+        """What a module of the user's own is made of, too."""
+        return dict(self.get_default_rl_module_spec().model_config)
 
 
 class ResidualSACConfig(OffPolicyConfig):

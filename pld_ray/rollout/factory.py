@@ -86,6 +86,16 @@ def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
     return functools.partial(make, **(settings.get("kwargs") or {}), **render_mode)
 
 
+def check(env_config: Mapping[str, Any]) -> None:
+    """Refuse what no environment could be made of, without making one.
+
+    Raises:
+        ValueError: an unknown key, suite or task, or an entry point that does not exist.
+    """
+    env_maker(divided(env_config)[0])
+    task_instructions(env_config, read=False)
+
+
 def unjudged(env_config: Mapping[str, Any]) -> dict[str, Any]:
     """The same environment with its own reward."""
     return {name: value for name, value in env_config.items() if name != CLASSIFIER}

@@ -1,0 +1,150 @@
+"""RLlib settings that would change nothing here: refused, with what does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.tune.registry import ENV_CREATOR, _global_registry
+from ray.tune.search.sample import Domain
+
+from pld_ray.rollout import factory
+
+LEARNING_RATES = "training(actor_lr=..., critic_lr=...)"
+OWN_ENV = 'environment(env_config={"entry_point": "module:Class", "kwargs": {...}})'
+WHAT_IS_GIVEN = "an environment that gives what the policy is to see"
+INSTEAD = {
+    "training(lr)": ("lr", LEARNING_RATES),
+    "training(grad_clip)": ("grad_clip", "training(grad_clip_norm=...)"),
+    "training(train_batch_size)": ("train_batch_size", "training(batch_size=...)"),
+    "training(num_epochs)": ("num_epochs", "training(utd=...)"),
+    "training(minibatch_size)": ("minibatch_size", "training(batch_size=...)"),
+    "training(learner_connector)": ("_learner_connector", WHAT_IS_GIVEN),
+    "env_runners(env_to_module_connector)": ("_env_to_module_connector", WHAT_IS_GIVEN),
+    "env_runners(module_to_env_connector)": ("_module_to_env_connector", WHAT_IS_GIVEN),
+    "env_runners(gym_env_vectorize_mode)": (
+        "gym_env_vectorize_mode",
+        'environment(env_config={"vectorization": "in_process" or "subprocess"})',
+    ),
+    "env_runners(sample_timeout_s)": (
+        "sample_timeout_s",
+        'training(stall_timeout_s=...), with sampling="asynchronous"',
+    ),
+    "evaluation(evaluation_duration)": (
+        "evaluation_duration",
+        "evaluation(held_init_states=[...]), each of which is played once",
+    ),
+    "evaluation(evaluation_duration_unit)": (
+        "evaluation_duration_unit",
+        "evaluation(held_init_states=[...]), each of which is played once",
+    ),
+    "rl_module(model_config)": ("_model_config", "training(hidden_dims=[...])"),
+    "reporting(min_train_timesteps_per_iteration)": (
+        "min_train_timesteps_per_iteration",
+        "reporting(min_sample_timesteps_per_iteration=...)",
+    ),
+    "offline_data(input_)": ("input_", "training(demo_path=...)"),
+}
+"""Setting -> the configuration's attribute, and what to use in its place."""
+EXPLORING = "training's options of exploration; evaluations play without it"
+OF_EPISODES = (
+    *("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"),
+    "on_sample_end",
+)
+"""Callbacks of RLlib's own sampling, which is not how these runners sample."""
+
+
+def check_settings(config: Any) -> None:
+    """Refuse what would be ignored, or end in an error of RLlib's that names nothing.
+
+    Args:
+        config: an `OffPolicyConfig`, of training or of evaluation.
+
+    Raises:
+        ValueError: naming the setting and what to use in its place.
+    """
+    usual = type(config)()
+    for setting, (name, instead) in INSTEAD.items():
+        if getattr(config, name) != getattr(usual, name):
+            raise ValueError(f"{setting} changes nothing here: use {instead}")
+    seed = config.seed
+    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**31):
+        raise ValueError(f"debugging(seed={seed!r}): must be a whole number from 0 to 2**31 - 1")
+    for name in OF_EPISODES:
+        if getattr(config, f"callbacks_{name}") or overrides(config.callbacks_class, name):
+            raise ValueError(
+                f"callbacks({name}) would never be called: env runners here do not sample as "
+                "RLlib's; use on_train_result, whose result has the figures of the episodes"
+            )
+    check_api(config)
+    if not config.in_evaluation:
+        check_training(config)
+
+
+def check_api(config: Any) -> None:
+    """The new API stack, for one agent, in an environment that can be made."""
+    if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
+        raise ValueError("api_stack(): only RLlib's new API stack is supported")
+    if config.is_multi_agent:
+        raise ValueError("multi_agent(): there is one agent")
+    env = config.env
+    if not isinstance(env, str) or not _global_registry.contains(ENV_CREATOR, env):
+        name = getattr(env, "__name__", env)
+        raise ValueError(f"environment({name}): use {OWN_ENV}")
+
+
+def check_training(config: Any) -> None:
+    """What is asked of the configuration of training, and not of that of evaluations."""
+    if not config.explore:
+        raise ValueError(f"env_runners(explore=False) changes nothing here: use {EXPLORING}")
+    states = config.held_init_states
+    if not states or not all(isinstance(state, int) and state >= 0 for state in states):
+        raise ValueError(
+            f"evaluation(held_init_states={states!r}): must be ids of init states, 0 or more each"
+        )
+    given = config.evaluation_config
+    if isinstance(given, Mapping) and "held_init_states" in given:
+        raise ValueError(
+            "evaluation_config: held_init_states changes nothing there: use "
+            "evaluation(held_init_states=[...])"
+        )
+    if config.env != factory.ENV_NAME:
+        return
+    if "num_envs" in config.env_config:
+        raise ValueError(
+            "env_config: num_envs changes nothing here: use "
+            "env_runners(num_envs_per_env_runner=...)"
+        )
+    factory.check(config.env_config)
+
+
+def other_name_of(name: str) -> property:
+    """An attribute that is another one, so that a search over either is over one."""
+    return property(
+        lambda config: getattr(config, name), lambda config, value: setattr(config, name, value)
+    )
+
+
+def overrides(classes: Any, name: str) -> bool:
+    """Whether a callback class, or one of several, has a method of its own."""
+    several = classes if isinstance(classes, list | tuple) else [classes]
+    return any(
+        getattr(each, name, None) is not getattr(RLlibCallback, name)
+        for each in several
+        if isinstance(each, type)
+    )
+
+
+def without_search_space(method: str, options: Mapping[str, Any]) -> None:
+    """Refuse a Tune search space in options that Tune does not look into.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name, value in options.items():
+        if isinstance(value, Domain) or (isinstance(value, Mapping) and "grid_search" in value):
+            raise ValueError(
+                f"{method}({name}): Tune does not look for a search space there; give "
+                "param_space a configuration each, or sweep with pld-ray sweep"
+            )
