@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
-from pld_ray.errors import user_error
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.evaluation.requests import Contestant, Evaluation
 from pld_ray.evaluation.video import Film
-from pld_ray.files.manifest import CheckpointError, write_manifest
-from pld_ray.files.state_tree import StateFileError
-from pld_ray.replay.storage import ReplayFileError
 from pld_ray.rllib.asynchronous import AsynchronousLoop
+from pld_ray.rllib.checkpoints import Checkpoints
 from pld_ray.rllib.config import OffPolicyConfig
-from pld_ray.rllib.learners import Learners, losses_told
-from pld_ray.rllib.progress import Progress, read_progress
+from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.rounds import Rounds
 from pld_ray.rllib.runners import Runners, ask_one, busy_ones_ended
 from pld_ray.rllib.stream_seed import ONLINE, RESTORED, stream_seed
 from pld_ray.rollout import factory
 from pld_ray.rollout.messages import PublishedWeights
-from pld_ray.runs.layout import PROGRESS_FILE
 
 if TYPE_CHECKING:
     from pld_ray.pool import BasePolicyPool, PoolSpec
 
 
-class OffPolicy(Algorithm):
+class OffPolicy(Checkpoints):
     """An algorithm that learns from replay and is evaluated on held init states.
 
     Phases: `collect` (what fills the rings before the first update), one of the subclass's own if
@@ -192,9 +186,9 @@ class OffPolicy(Algorithm):
         """What is learnt takes over from a fresh episode on every runner."""
         self.progress.phase = "online"
         self.learners.set_residual_scale(self.progress.residual_scale)
-        self._restart()
+        self.restart()
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         """Fresh episodes with the present weights; a resumed run does not repeat its episodes."""
         progress = self.progress
         if self.phase != "collect":
@@ -271,51 +265,7 @@ class OffPolicy(Algorithm):
 
     # --- checkpoint ------------------------------------------------------------------------------
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """RLlib's own checkpoint, and beside it, without pickle, all that a run needs.
-
-        `learner.json` / `learner.safetensors` hold networks, optimisers and the update's own
-        state, `replay/` both rings, `residual_sac.json` the counters, `collection.*` what has been
-        collected so far, `manifest.json` the checksums of all these.
-        """
-        self._drain()
-        with losses_told(self.learner_group):
-            super().save_checkpoint(checkpoint_dir)
-        folder = pathlib.Path(checkpoint_dir)
-        self.learners.save(checkpoint_dir)
-        if self.phase == "collect":
-            self.collection.save(folder)
-        self.progress.iteration = self.iteration
-        self.progress.save(folder)
-        write_manifest(folder)
-
-    def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """What `save_checkpoint` wrote, RLlib's own part aside; runners start new episodes.
-
-        Raises:
-            CheckpointError: the folder is no checkpoint of ours, or a file of it is damaged.
-            ValueError: a part of it is of other spaces or of another number of learners.
-        """
-        folder = pathlib.Path(checkpoint_dir)
-        state = read_progress(folder)
-        self._drain()
-        try:
-            self.learners.load(checkpoint_dir)
-            self.progress.restore(state)
-            if self.phase == "collect":
-                self.collection.load(folder)
-        except (StateFileError, ReplayFileError) as error:
-            raise CheckpointError(str(user_error(error))) from error
-        self._iteration = self.progress.iteration
-        self._restart()
-
-    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """RLlib's restore (`from_checkpoint`), then ours: the replay and the counters too."""
-        super().restore_from_path(path, *args, **kwargs)
-        if (pathlib.Path(path) / PROGRESS_FILE).is_file():
-            self.load_checkpoint(str(path))
-
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Return when nothing that was submitted to the learners is outstanding."""
         if self.asynchronous is not None and self.phase == "online":
             self.asynchronous.drain()

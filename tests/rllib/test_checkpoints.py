@@ -12,6 +12,7 @@ import resource
 import shutil
 
 import pytest
+import torch
 from local import local_learner
 
 from pld_ray.config import TrainConfig
@@ -292,3 +293,39 @@ def test_what_writes_safetensors_raises_what_the_system_says(tmp_path, limit_fil
         with pytest.raises(OSError, match="File too large"):
             write()
     assert not list(pathlib.Path(tmp_path).glob("*.partial*"))
+
+
+def lifetime(result):
+    updates = result["learners"]["__all_modules__"]["num_updates_lifetime"]
+    return int(result["num_env_steps_sampled_lifetime"]), int(updates)
+
+
+@pytest.mark.parametrize("address", ["{}", "file://{}"])
+def test_rllibs_own_way_to_save_keeps_all_and_counts_on(address, algorithm, tmp_path):
+    folder = tmp_path / "saved"
+    assert algorithm.save_to_path(address.format(folder)) == str(folder)
+    here = local_learner(algorithm)
+    told, kept = [], (algorithm.env_steps, algorithm.updates, len(here.replay.online))
+    config = algorithm.config.copy(copy_frozen=False)
+    again = config.callbacks(on_checkpoint_loaded=lambda **how: told.append(how)).build_algo()
+    try:
+        again.restore_from_path(address.format(folder))
+        there = local_learner(again)
+        assert (again.env_steps, again.updates, len(there.replay.online)) == kept
+        assert (again.phase, len(told)) == ("online", 1)
+        for name, value in here.networks.state_dict().items():
+            assert torch.equal(value, there.networks.state_dict()[name])
+        assert lifetime(again.train()) == (again.env_steps, again.updates)
+        again.load_checkpoint(str(folder))  # an older one, in place
+        assert lifetime(again.train()) == (again.env_steps, again.updates)
+        (folder / PROGRESS_FILE).unlink()
+        with pytest.raises(CheckpointError):
+            again.restore_from_path(str(folder))
+    finally:
+        again.stop()
+
+
+def test_a_checkpoint_elsewhere_is_refused(algorithm):
+    for save in (algorithm.save_to_path, algorithm.restore_from_path):
+        with pytest.raises(ValueError, match="checkpoints here are folders of this machine"):
+            save("mock:///bucket/run")
