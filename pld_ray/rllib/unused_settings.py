@@ -109,6 +109,7 @@ def check_training(config: Any) -> None:
             "evaluation_config: held_init_states changes nothing there: use "
             "evaluation(held_init_states=[...])"
         )
+    check_together(config)
     if config.env != factory.ENV_NAME:
         return
     if "num_envs" in config.env_config:
@@ -117,6 +118,24 @@ def check_training(config: Any) -> None:
             "env_runners(num_envs_per_env_runner=...)"
         )
     factory.check(config.env_config)
+
+
+def check_together(config: Any) -> None:
+    """Options of which one leaves nothing to another, as the command line refuses them."""
+    if config.control_hz is not None and config.num_envs_per_env_runner != 1:
+        raise ValueError(
+            "training(control_hz) is the rate of one robot: set "
+            "env_runners(num_envs_per_env_runner=1)"
+        )
+    if config.norm_stats is None:
+        return
+    if not config.normalize_observations:
+        raise ValueError("training(norm_stats) is of no use with normalize_observations=False")
+    if config.pretrained_critic is not None:
+        raise ValueError(
+            "training(norm_stats, pretrained_critic) exclude each other: a critic keeps the "
+            "statistics that it was trained under"
+        )
 
 
 def other_name_of(name: str) -> property:

@@ -72,6 +72,18 @@ def nothing(**kwargs):
         (lambda c: c.environment(env_config={"kwarg": 1}), r"unknown keys \['kwarg'\]"),
         (lambda c: c.environment(env_config={"entry_point": "nope:Nope"}), "nope"),
         (lambda c: c.environment(env_config={"task": "tidy_up"}), "tidy_up"),
+        (
+            lambda c: c.training(control_hz=10.0).env_runners(num_envs_per_env_runner=2),
+            "rate of one robot: set env_runners",
+        ),
+        (
+            lambda c: c.training(norm_stats="s.json", normalize_observations=False),
+            "of no use with normalize_observations=False",
+        ),
+        (
+            lambda c: c.training(norm_stats="s.json", pretrained_critic="c"),
+            "exclude each other",
+        ),
         (lambda c: c.multi_agent(policies={"one", "other"}), "there is one agent"),
         (lambda c: c.api_stack(False, False), "only RLlib's new API stack"),
         (
