@@ -48,7 +48,9 @@ def parser() -> Parser:
     )
     for name, values, meaning in CHOICES:
         parser.value(name, "|".join(values), meaning, values=values)
-    parser.value("fps", "50", "frames per second", default=50, read=whole_number)
+    parser.value(
+        "fps", "N", "frames per second; 50 for aloha, must be given for hilserl", read=whole_number
+    )
     parser.value("task", "TEXT", "what is done; by default the name of INPUT_DIR")
     parser.value("episodes", "0,3,10:20", "numbers of files, in each folder; score_1/7: in one")
     parser.value("mapping", "FILE.yaml", "other arms, arrays and cameras")
@@ -75,13 +77,13 @@ def run(args: argparse.Namespace) -> int:
     input_dir, root = pathlib.Path(args.input_dir), pathlib.Path(args.root)
     given: dict[str, Any] = {
         name: value
-        for name in ("episodes", *(name for name, _, _ in CHOICES))
+        for name in ("fps", "episodes", *(name for name, _, _ in CHOICES))
         if (value := getattr(args, name)) is not None
     }
     if args.score:
         given["scores"] = scores(args.score)
     task = args.task or input_dir.resolve().name.replace("_", " ")
-    settings = Settings(repo_id=args.repo_id, task=task, fps=args.fps, **given)
+    settings = Settings(repo_id=args.repo_id, task=task, **given)
     console = plain_console()
     steps = TerminalSteps(console)
     layout = read_layout(args.mapping)
@@ -104,13 +106,18 @@ def run_hilserl(args: argparse.Namespace) -> int:
     """Convert HIL-SERL's pickles.
 
     Raises:
-        ConfigError: a flag was given that does nothing there.
+        ConfigError: a flag was given that does nothing there, or `--fps` was not.
     """
     unset: tuple[Any, ...] = (None, [], False)
     if idle := [f"--{name}" for name in ALOHA_ALONE if getattr(args, name) not in unset]:
         raise ConfigError(
             f"{', '.join(idle)}: without effect on hilserl's pickles, for which there are --fps "
             "and --task alone; leave it out"
+        )
+    if args.fps is None:
+        raise ConfigError(
+            "--fps is missing: hilserl's pickles do not tell the steps per second of the robot; "
+            "give it, as in --fps=10"
         )
     from pld_ray.cli.ls import plain_console
     from pld_ray.data.conversion_progress import TerminalSteps

@@ -75,6 +75,13 @@ def read_layout(path: str | None) -> Layout:
         layout.motors
     ):
         raise DataError(f"--mapping={path}: motors must be a list of different names")
+    if layout.columns is not None and not (
+        isinstance(layout.columns, list) and all(type(column) is int for column in layout.columns)
+    ):
+        raise DataError(
+            f"--mapping={path}: columns must be a list of whole numbers, as in [0, 1, 2], got "
+            f"{layout.columns!r}"
+        )
     if layout.columns is not None and len(layout.columns) != len(layout.motors):
         raise DataError(
             f"--mapping={path}: columns names {len(layout.columns)} columns and motors "

@@ -48,7 +48,8 @@ def find_sources(
     """The files in the order of the dataset, and what is left out with the reason.
 
     Raises:
-        DataError: the folder does not exist, a folder has no score, or there is no file.
+        DataError: the folder does not exist, a folder has no score, there is no file, or two of
+            them cannot be told apart.
     """
     if not input_dir.is_dir():
         raise DataError(f"{input_dir} is no folder; give the one that holds the score folders")
@@ -77,7 +78,24 @@ def find_sources(
             + (f" that --episodes={settings.episodes} selects" if settings.episodes else "")
             + "; give the folder above the score folders, and a --score for each"
         )
+    check_keys(sources)
     return sources, left_out
+
+
+def check_keys(sources: Sequence[Source]) -> None:
+    """Refuse two files that would share a part.
+
+    Raises:
+        DataError: naming both.
+    """
+    known: dict[str, Source] = {}
+    for source in sources:
+        other = known.setdefault(source.key, source)
+        if other is not source:
+            raise DataError(
+                f"{other.name} and {source.name} have the same size and, with - for /, the same "
+                "name, so that one would be taken for the other; rename one of them"
+            )
 
 
 def number_of(path: pathlib.Path) -> int:
@@ -143,7 +161,11 @@ def sizes(shape: Shape) -> str:
 
 
 def make_features(shapes: Sequence[Shape], layout: Layout, settings: Settings) -> v3.Features:
-    """Of the dataset; velocity and effort only where every episode has them."""
+    """Of the dataset; velocity and effort only where every episode has them.
+
+    Raises:
+        DataError: the settings do not fit the motors or the cameras.
+    """
     if settings.joint_convention == "openpi" and len(layout.motors) != len(MOTORS):
         raise DataError(
             f"--joint_convention=openpi is known for ALOHA's {len(MOTORS)} columns, the mapping "
@@ -155,6 +177,11 @@ def make_features(shapes: Sequence[Shape], layout: Layout, settings: Settings) -
         if all(kind in shape.extras for shape in shapes):
             features[f"observation.{kind}"] = motors
     for name, (height, width, _) in shapes[0].images:
+        if settings.mode == "video" and "/" in name:
+            raise DataError(
+                f"--mode=video: the camera {name!r} names a folder of videos, which must not hold "
+                "a /; give it another name in the --mapping file"
+            )
         features[v3.IMAGE_PREFIX + name] = v3.camera(settings.mode, height, width)
     features["next.reward"] = v3.scalar("float32")
     for name in ("next.done", "next.success", "start"):

@@ -24,6 +24,8 @@ from pld_ray.files.lock import FolderLock
 PROGRESS_FILE, WORK_FOLDER = "collection_progress.json", ".collection"
 RECORDING_FILE = "meta/recording.json"
 """Of the finished dataset: what its episodes share, the base policy's fingerprint among it."""
+CHECKSUM = "checkpoint_checksum"
+"""Of a recording: of the checkpoint that plays, by its manifest. Older releases wrote none."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,8 @@ def check_goes_on(root: pathlib.Path, recording: Recording) -> dict[str, Any] | 
     if saved is None:
         return None
     wanted = recording.identity()
+    if CHECKSUM not in saved["recording"]:
+        wanted.pop(CHECKSUM, None)
     for name in {**saved["recording"], **wanted}:
         if saved["recording"].get(name) != wanted.get(name):
             raise DataError(

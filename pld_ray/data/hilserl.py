@@ -155,7 +155,9 @@ def episodes_of_transitions(
 def goes_on(transition: Mapping[str, Any], following: Mapping[str, Any]) -> bool:
     """Whether a transition begins with what was seen at the end of the one before."""
     seen, begun = transition["next_observations"], following["observations"]
-    return seen.keys() == begun.keys() and all(np.array_equal(seen[k], begun[k]) for k in seen)
+    return seen.keys() == begun.keys() and all(
+        np.array_equal(seen[k], begun[k], equal_nan=True) for k in seen
+    )
 
 
 def _episode(rows: Sequence[Mapping[str, Any]], where: pathlib.Path) -> Columns:

@@ -48,7 +48,8 @@ def compute_norm_stats(
         delta: dimensions whose action is a difference to the state at the window's start.
 
     Raises:
-        DataError: a column is missing, delta does not fit, or H is longer than every episode.
+        DataError: a column is missing, delta does not fit, H is longer than every episode, or
+            `start` marks no frame.
     """
     longest = int(dataset.lengths.max())
     if horizon > longest:
@@ -68,6 +69,11 @@ def compute_norm_stats(
     starts: np.ndarray = np.arange(len(action))
     if "start" in dataset.features:
         starts = np.flatnonzero(dataset.columns(["start"])["start"])
+        if len(starts) == 0:
+            raise DataError(
+                f"the column start of {dataset.root} marks no frame, so that no window begins "
+                "anywhere; mark those at which one may, or leave the column out"
+            )
     ends = np.repeat(dataset.first_frames + dataset.lengths, dataset.lengths)
 
     def windows() -> Iterator[np.ndarray]:

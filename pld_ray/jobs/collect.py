@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pld_ray.config import TrainConfig
-from pld_ray.data.episode_writer import EpisodeWriter, begun_in, check_goes_on
+from pld_ray.data.episode_writer import CHECKSUM, EpisodeWriter, begun_in, check_goes_on
 from pld_ray.errors import UserError
+from pld_ray.files.manifest import MANIFEST_FILE
 from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.evaluate import load_whole
 from pld_ray.jobs.recording import recording_of
@@ -18,9 +19,10 @@ from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rllib.stream_seed import RECORDED, stream_seed
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
+from pld_ray.runs.layout import read_json
 
 MAX_BARREN = 200
-"""Episodes without one that is kept, after which collecting successes gives up."""
+"""Episodes without one that counts, after which a recording gives up."""
 
 Actor = Literal["base", "residual", "expert"]
 
@@ -88,8 +90,10 @@ def collect(
     whole = dataclasses.replace(config.env, terminate_when_toppled=False)
     config = dataclasses.replace(config, env=whole)
     check_environment(config, learns=False)
-    name = None if checkpoint is None else checkpoint.resolve().name
-    about: dict[str, Any] = {"actor": actor, "checkpoint": name}
+    about: dict[str, Any] = {"actor": actor, "checkpoint": None}
+    if checkpoint is not None:  # `best` is another one after each better validation
+        manifest = read_json(checkpoint / MANIFEST_FILE)
+        about |= {"checkpoint": checkpoint.resolve().name, CHECKSUM: manifest.get("checksum")}
     if config.intervention.device != "none":
         about["device"] = config.intervention.device
     recording = recording_of(config, algorithm_config(config), **about)
@@ -148,7 +152,8 @@ def record(
             order.add(ended)
         for _, columns, summary in order.take(batches):
             kept = summary.success or goal.keep_failures
-            barren = 0 if kept else barren + 1
+            counted = summary.success if goal.successes else kept
+            barren = 0 if counted else barren + 1
             if kept:
                 about = {
                     "probe_steps": summary.probe_steps,
@@ -157,12 +162,17 @@ def record(
                     "intervention_steps": summary.intervention_steps,
                 }
                 writer.add(columns, about)
-            counted = summary.success if goal.successes else kept
             on_episode(int(counted), summary.success)
             if goal.reached(writer.successes):
                 return
             if barren >= MAX_BARREN:
-                raise CollectError(
-                    f"{writer.root}: none of {barren} episodes in a row succeeded; what was kept "
-                    "stays, go on with another policy in another folder, or give --keep_failures"
-                )
+                raise barren_error(writer.root, barren, goal)
+
+
+def barren_error(root: pathlib.Path, barren: int, goal: Goal) -> CollectError:
+    """The error of a recording that comes no nearer to its goal."""
+    failures = "--episodes=N --keep_failures" if goal.successes else "--keep_failures"
+    return CollectError(
+        f"{root}: none of {barren} episodes in a row succeeded; what was kept stays, go on with "
+        f"another policy in another folder, or give {failures}"
+    )

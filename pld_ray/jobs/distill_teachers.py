@@ -9,7 +9,9 @@ from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.manifest import MANIFEST_FILE
+from pld_ray.jobs.export import chosen
 from pld_ray.policies.checkpoint import open_checkpoint
+from pld_ray.rllib.trained_base import check_trained_on
 from pld_ray.rollout.factory import for_evaluation
 from pld_ray.runs.layout import CONFIG_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
@@ -61,13 +63,16 @@ def corrected_fingerprint(run: RunDir, path: str | None) -> str:
     """Of the base policy that a stored run corrects.
 
     Raises:
-        ConfigError: it is gone, or incomplete.
+        ConfigError: it is gone, incomplete, or not the one that the run was trained on.
     """
     way = f"put it back, or write its new place as policy.path into {run.path / CONFIG_FILE}"
     try:
-        return open_checkpoint(path, way).fingerprint()
+        found = open_checkpoint(path, way).fingerprint()
     except (OSError, ValueError) as error:
         raise ConfigError(f"{run.path}: {error}") from error
+    if run.latest_checkpoint() is not None:
+        check_trained_on(chosen(run, None), found, path)
+    return found
 
 
 def check_played_alike(teachers: Sequence[Teacher]) -> None:

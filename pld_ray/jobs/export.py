@@ -23,11 +23,13 @@ from pld_ray.jobs.distill_table import TABLE_FILE
 from pld_ray.jobs.finetune_learner import played_tasks
 from pld_ray.jobs.model_card import write_model_card
 from pld_ray.plugin.policy_folder import check_base_policy, write_residual
+from pld_ray.policies import base_policy_fingerprint
 from pld_ray.policies.actors import load_actor, write_actor
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
 from pld_ray.policies.spaces import describe_space
 from pld_ray.rllib.config import ResidualSACConfig
+from pld_ray.rllib.trained_base import check_trained_on
 from pld_ray.rollout.factory import env_maker, task_instructions
 from pld_ray.runs.layout import CONFIG_FILE
 from pld_ray.runs.run_dir import RunDir
@@ -131,15 +133,18 @@ def write_base_and_residual(
 
     Raises:
         CheckpointError, StateFileError: the checkpoint is damaged or incomplete.
-        ConfigError: the base policy is gone, or incomplete.
+        ConfigError: the base policy is gone, incomplete, or not the one that it was trained on.
     """
-    check_base_policy(config.policy)  # before the vision encoder in it is looked for
+    policy = config.policy
+    check_base_policy(policy)  # before the vision encoder in it is looked for
+    found = base_policy_fingerprint(policy.type, policy.path)
+    check_trained_on(checkpoint, found, policy.path)
     left_out = trained_only(config.algorithm)
     state = read_networks(checkpoint)
     acting = {key: value for key, value in state.items() if key.split(".")[0] not in left_out}
     spec = ResidualSACConfig.of_run(config).get_default_rl_module_spec()
     described = describe_environment(config)
-    return write_residual(folder, acting, spec.model_config, described, config.policy)
+    return write_residual(folder, acting, spec.model_config, described, policy)
 
 
 def describe_environment(config: TrainConfig) -> dict[str, Any]:

@@ -131,8 +131,9 @@ def restore(algorithm: OffPolicy, run: RunDir, logger: logging.Logger) -> None:
     """
     found = run.find_checkpoints()
     loaded = load_first(found, lambda path: algorithm.load_checkpoint(str(path)), logger)
-    run.journal.restore(algorithm.env_steps if loaded else -1)
-    logger.info("resumed %s at %d Cal-QL steps", loaded, algorithm.progress.calql_done)
+    calql_steps = algorithm.progress.calql_done
+    run.journal.restore(algorithm.env_steps if loaded else -1, calql_steps=calql_steps)
+    logger.info("resumed %s at %d Cal-QL steps", loaded, calql_steps)
 
 
 def initialize(algorithm: OffPolicy, run: RunDir, logger: logging.Logger) -> bool:

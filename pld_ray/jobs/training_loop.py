@@ -121,7 +121,7 @@ class TrainingLoop:
 
     def _go_back(self, steps: int, keep: int, updates: int | None = None) -> None:
         """Take journal and dumped episodes back to at most `keep` environment steps."""
-        self.journal.restore(keep, updates)
+        self.journal.restore(keep, updates, self.algorithm.progress.calql_done)
         if self.dump is not None:
             self.dump.go_back(keep)
         if self.tracker is not None:

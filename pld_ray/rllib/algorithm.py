@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import pathlib
+from typing import Any
+
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
+from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.collection import BaseCollection
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
+from pld_ray.rllib.trained_base import check_trained_on
 
 CALQL_SHARE = 200  # steps of one training step of the initialisation
 
@@ -26,6 +32,24 @@ class ResidualSAC(OffPolicy):
     @classmethod
     def get_default_config(cls) -> ResidualSACConfig:
         return ResidualSACConfig()
+
+    def setup(self, config: Any) -> None:
+        super().setup(config)
+        policy = self.config.base_policy_options
+        with contextlib.suppress(OSError):  # it may lie on the runners' nodes alone
+            self.progress.base_policy = base_policy_fingerprint(policy.type, policy.path)
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        """See `OffPolicy`; further, it was trained on this base policy.
+
+        Raises:
+            CheckpointError, ValueError: see `OffPolicy`.
+            ConfigError: it was trained on another base policy.
+        """
+        if (found := self.progress.base_policy) is not None:
+            path = self.config.base_policy_options.path
+            check_trained_on(pathlib.Path(checkpoint_dir), found, path)
+        super().load_checkpoint(checkpoint_dir)
 
     def make_schedule(self) -> ResidualScaleSchedule:
         return ResidualScaleSchedule(self.config.learner_params())

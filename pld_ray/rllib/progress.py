@@ -14,6 +14,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import MANIFEST_FILE, MARK, CheckpointError, check_manifest, damaged
+from pld_ray.rllib.trained_base import BASE_POLICY
 from pld_ray.rollout.episode import EpisodeSummary
 from pld_ray.runs.layout import PROGRESS_FILE
 
@@ -60,6 +61,7 @@ class Progress:
         intervention_steps: environment steps in which a person acted.
         control_steps, late_steps: at a control rate, and those after which the next began late.
         recent_episodes: the last 50.
+        base_policy: fingerprint of the frozen one, for checkpoints; None where there is none.
     """
 
     schedule: ResidualScaleSchedule
@@ -82,6 +84,7 @@ class Progress:
     control_steps: int = 0
     late_steps: int = 0
     recent_episodes: list[EpisodeSummary] = field(default_factory=list)
+    base_policy: str | None = None
     _told_of_stale: bool = field(default=False, init=False)
 
     @property
@@ -194,6 +197,8 @@ class Progress:
             {name: getattr(episode, name) for name in RECENT_FIELDS}
             for episode in self.recent_episodes
         ]
+        if self.base_policy is not None:
+            state[BASE_POLICY] = self.base_policy
         write_json_atomically(folder / PROGRESS_FILE, {**state, MARK: True})
 
     def restore(self, state: dict[str, Any]) -> None:

@@ -21,6 +21,8 @@ TIME = "time/unix_ms"
 NON_FINITE = "tracking/non_finite"
 """How many metrics of a row were NaN or infinite: they are null in it, and absent from MLflow."""
 RESTART = "restart"
+CALQL_STEPS = "calql/steps"
+"""Of a row of the critic's initialisation: its steps so far."""
 
 Row = dict[str, Any]
 
@@ -72,17 +74,20 @@ class Journal:
         self.on_append(checked)
         return checked
 
-    def restore(self, env_steps: int, updates: int | None = None) -> None:
+    def restore(
+        self, env_steps: int, updates: int | None = None, calql_steps: int | None = None
+    ) -> None:
         """Training goes back to a checkpoint: later rows go, because they will be written again.
 
         Args:
             env_steps: of the checkpoint.
             updates: of the checkpoint; rows of the same environment step from the first one of
                 more updates on are later too. An offline phase has nothing but these.
+            calql_steps: of the checkpoint; the same of Cal-QL, which counts no updates.
         """
         with self._lock:
             rows = read_history(self.path) if self.path.is_file() else []
-            kept, left = split_at(rows, env_steps, updates)
+            kept, left = split_at(rows, env_steps, updates, calql_steps)
             for row in left:
                 append_line(self.restarts_path, row)
             self._note_restart()
@@ -121,16 +126,17 @@ class Journal:
 
 
 def split_at(
-    rows: Sequence[Row], env_steps: int, updates: int | None
+    rows: Sequence[Row], env_steps: int, updates: int | None, calql_steps: int | None = None
 ) -> tuple[list[Row], list[Row]]:
     """Rows up to a checkpoint, and later ones; see `Journal.restore`."""
+    reached = {"updates": updates, CALQL_STEPS: calql_steps}
     kept: list[Row] = []
     left: list[Row] = []
     passed = False
     for row in rows:
         is_later = row["env_steps"] > env_steps
-        if updates is not None and row["env_steps"] == env_steps:
-            passed |= row.get("updates", 0) > updates
+        if row["env_steps"] == env_steps:
+            passed |= any(row.get(k, 0) > n for k, n in reached.items() if n is not None)
             is_later = passed
         (left if is_later else kept).append(row)
     return kept, left

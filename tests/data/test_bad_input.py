@@ -13,7 +13,7 @@ import pytest
 from aloha_files import write_episode, write_folder
 
 from pld_ray import cli
-from pld_ray.data.aloha_file import Layout
+from pld_ray.data.aloha_file import Layout, read_layout
 from pld_ray.data.aloha_part import Settings
 from pld_ray.data.conversion import convert
 from pld_ray.data.dataset import Dataset
@@ -123,6 +123,34 @@ def test_an_unknown_score_folder(convert_folder, tmp_path):
         convert_folder(tmp_path / "in", tmp_path / "out")
     outcome = convert_folder(tmp_path / "in", tmp_path / "out", skip_bad=True)
     assert list(outcome.left_out) == ["score_3"]
+
+
+def test_files_that_would_share_a_part(convert_folder, tmp_path):
+    write_episode(tmp_path / "in/pick/place-1.hdf5", seed=0)
+    write_episode(tmp_path / "in/pick-place/1.hdf5", seed=1)
+    scores = {"pick": 1.0, "pick-place": 0.0}
+    said = r"pick/place-1.hdf5 and pick-place/1.hdf5 have the same size .*; rename one of them"
+    with pytest.raises(DataError, match=said):
+        convert_folder(tmp_path / "in", tmp_path / "out", scores=scores)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "in/pick-place/1.hdf5").rename(tmp_path / "in/pick-place/2.hdf5")
+    assert convert_folder(tmp_path / "in", tmp_path / "out", scores=scores).num_episodes == 2
+
+
+def test_a_camera_whose_videos_have_no_folder(convert_folder, tmp_path):
+    write_episode(tmp_path / "in/score_5/episode_0.hdf5")
+    layout = Layout(cameras={"front/left": "/observations/images/cam_high"})
+    with pytest.raises(DataError, match=r"--mode=video: the camera 'front/left' .*--mapping file"):
+        convert_folder(tmp_path / "in", tmp_path / "out", layout=layout, mode="video")
+    assert convert_folder(tmp_path / "in", tmp_path / "image", layout=layout).num_frames == 6
+
+
+@pytest.mark.parametrize("columns", ["[a, b]", "3", "[0, 1.5]", "[true, false]"])
+def test_columns_that_are_no_numbers(columns, tmp_path):
+    mapping = tmp_path / "mapping.yaml"
+    mapping.write_text(f"motors: [shoulder, gripper]\ncolumns: {columns}\n")
+    with pytest.raises(DataError, match=r"columns must be a list of whole numbers, as in \[0, 1"):
+        read_layout(str(mapping))
 
 
 def test_nothing_to_convert(convert_folder, tmp_path):

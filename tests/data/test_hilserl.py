@@ -73,7 +73,7 @@ def test_a_folder_without_a_transition_is_refused(tmp_path):
 
 def test_what_cannot_be_read_begins_no_dataset(tmp_path, capsys):
     source, root = tmp_path / "demos", tmp_path / "d"
-    argv = ["convert", "hilserl", str(source), "--repo_id=lab/peg", f"--root={root}"]
+    argv = ["convert", "hilserl", str(source), "--repo_id=lab/peg", f"--root={root}", "--fps=10"]
     assert main(argv) == 2
     assert f"{source} is not there: give the folder that HIL-SERL wrote" in capsys.readouterr().err
     stacked = transitions()
@@ -91,6 +91,26 @@ def test_a_used_folder_is_refused_before_a_file_is_read(tmp_path):
     (tmp_path / "demos.pkl").write_bytes(b"no pickle")
     with pytest.raises(DataError, match="holds something already; give a new folder"):
         convert_hilserl(tmp_path / "demos.pkl", tmp_path, 10, "insert")
+
+
+def test_the_steps_per_second_must_be_given(tmp_path, capsys):
+    source = write_transitions(tmp_path / "demos.pkl")
+    argv = ["convert", "hilserl", str(source), "--repo_id=lab/peg", f"--root={tmp_path / 'd'}"]
+    assert main(argv) == 2
+    assert "--fps is missing: hilserl's pickles do not tell" in capsys.readouterr().err
+    assert not (tmp_path / "d").exists()
+    assert main([*argv, "--fps=5"]) == 0
+    assert Dataset(tmp_path / "d").fps == 5
+
+
+def test_a_sensor_that_gives_nothing_cuts_no_episode(tmp_path):
+    rows = transitions()
+    rows[0]["next_observations"]["state"][0, 1] = np.nan
+    seen = {name: value.copy() for name, value in rows[0]["next_observations"].items()}
+    rows[1]["observations"] = seen  # equal, as pickles of two steps give it
+    source = tmp_path / "demos.pkl"
+    source.write_bytes(pickle.dumps(rows))
+    assert convert_hilserl(source, tmp_path / "d", 10, "insert").lengths == [3, 2]
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,15 @@ def test_where_frames_are_marked_windows_begin_at_those_alone(convert_folder, tm
     np.testing.assert_allclose(stats["actions"].mean, action[[1, 2, 4, 5, 6]].mean(0), rtol=1e-5)
 
 
+def test_where_no_frame_is_marked_there_are_no_statistics(convert_folder, tmp_path):
+    path = write_episode(tmp_path / "in/score_5/episode_0.hdf5", 7)
+    with h5py.File(path, "a") as file:
+        file["chunk_starts"] = np.zeros(7, bool)
+    convert_folder(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(DataError, match=r"the column start of .*out marks no frame"):
+        compute_norm_stats(Dataset(tmp_path / "out"), 2)
+
+
 def test_a_dimension_that_is_neither_relative_nor_absolute_is_refused():
     assert parse_delta("2,-1,1") == [0, 1, 3]
     with pytest.raises(DataError, match="--delta=6,0,6: must be numbers as in"):

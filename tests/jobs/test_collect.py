@@ -20,7 +20,7 @@ from pld_ray.data.episode_writer import EpisodeWriter
 from pld_ray.data.errors import DataError
 from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
-from pld_ray.jobs.collect import Goal, collect
+from pld_ray.jobs.collect import CollectError, Goal, collect
 from pld_ray.jobs.recording import recording_of as make_recording
 from pld_ray.rllib import ResidualSACConfig
 
@@ -195,6 +195,53 @@ def test_where_nothing_can_be_recorded_ray_is_not_started(begun, said, tmp_path,
             progress.write_text(progress.read_text().replace('"recording",', '"finished",', 1))
     with pytest.raises(DataError, match=said):
         collect(config, root, Goal(episodes=1))
+
+
+@pytest.mark.parametrize(
+    ("begun", "goes_on"),
+    [
+        ({"checkpoint_checksum": "one"}, True),
+        ({}, True),  # of an older release
+        ({"checkpoint_checksum": "other"}, False),
+        ({"checkpoint": "final", "checkpoint_checksum": "one"}, False),
+    ],
+)
+def test_a_recording_goes_on_with_the_weights_it_was_begun_with(
+    begun, goes_on, tmp_path, monkeypatch
+):
+    """`best` is another checkpoint after each better validation, and in each run."""
+
+    class GoesOnError(Exception):
+        pass
+
+    def asked(*args, **kwargs):
+        raise GoesOnError
+
+    monkeypatch.setattr("pld_ray.jobs.collect.running_algorithm", asked)
+    config, root, best = point_config("--policy.type=none"), tmp_path / "root", tmp_path / "best"
+    best.mkdir()
+    (best / "manifest.json").write_text('{"checksum": "one"}')
+    about = {"actor": "residual", "checkpoint": "best", **begun}
+    EpisodeWriter(root, make_recording(config, ResidualSACConfig.of_run(config), **about))
+    (root / ".collection/parts/000000").mkdir()  # its first episode
+    said = "root was begun with checkpoint.* and is now asked for '(one|best)'; give another folder"
+    with pytest.raises(GoesOnError) if goes_on else pytest.raises(DataError, match=said):
+        collect(config, root, Goal(episodes=1), "residual", best)
+
+
+def test_successes_that_do_not_come_are_given_up_though_failures_are_kept(place, monkeypatch):
+    monkeypatch.setattr("pld_ray.jobs.collect.MAX_BARREN", 3)
+    ended = []
+
+    def on_episode(kept: int, success: bool) -> None:
+        ended.append(success)
+        assert len(ended) <= 3, "it goes on"
+
+    config, root = point_config("--policy.type=none"), place / "datasets/failures"
+    goal = Goal(successes=1, keep_failures=True)
+    with pytest.raises(CollectError, match=r"none of 3 episodes .* --episodes=N --keep_failures"):
+        collect(config, root, goal, on_episode=on_episode)
+    assert len(collect(config, root, Goal(episodes=3, keep_failures=True))) == 3
 
 
 def point_config(*more: str) -> TrainConfig:

@@ -74,6 +74,23 @@ def test_a_phase_without_environment_steps_goes_back_by_its_updates(tmp_path):
     assert [row.get("updates") for row in log.rows()] == [500, None, 1000, None, 1500]
 
 
+def test_the_initialisation_of_a_critic_goes_back_by_its_own_steps(tmp_path):
+    """It stands at one environment step, and counts no updates."""
+    log = Journal(tmp_path / "metrics.jsonl")
+    log.append({"env_steps": 60, "updates": 0})
+    for steps in (200, 400, 600):
+        log.append({"env_steps": 60, "calql/steps": steps})
+        log.append({"env_steps": 60, "updates": 0})
+    log.restore(60, updates=0, calql_steps=400)
+    assert [row.get("calql/steps") for row in log.rows()] == [None, 200, None, 400, None]
+    log.append({"env_steps": 60, "calql/steps": 600})
+    log.append({"env_steps": 90, "updates": 12})
+    log.restore(90, updates=12, calql_steps=600)
+    found = [row["calql/steps"] for row in log.rows() if "calql/steps" in row]
+    assert found == [200, 400, 600]
+    assert len(log.rows()) == 7
+
+
 def test_what_a_restart_took_out_is_kept_in_the_order_in_which_it_was_written(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"env_steps": 0}\n')  # of a release that wrote no time
