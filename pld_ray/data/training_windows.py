@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pld_ray.columns import START
 from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.demonstrations import check_alike
 from pld_ray.data.errors import DataError
@@ -41,6 +42,11 @@ class Needed:
         """The observations that are images."""
         return [name for name, shape in self.shapes.items() if len(shape) == 3]
 
+    @property
+    def vectors(self) -> list[str]:
+        """The observations that are none, and the action."""
+        return [*(name for name in self.shapes if name not in self.cameras), ACTION]
+
 
 @dataclass(frozen=True)
 class Episode:
@@ -53,6 +59,8 @@ class Episode:
     """Within its dataset."""
     rows: np.ndarray
     """Of the dataset's columns, ascending without a gap."""
+    starts: np.ndarray
+    """Which of the rows may begin a window, bool; at least one."""
 
 
 def find_episodes(
@@ -66,21 +74,22 @@ def find_episodes(
         successes_only: leave out failures; where a dataset does not tell, nothing failed.
 
     Raises:
-        DataError: a dataset cannot be read, lacks a feature, or has frames that do not go with
-            another one's; or a path has no such episode.
+        DataError: a dataset cannot be read, lacks a feature, is given twice, has something that is
+            not finite, or frames that do not go with another one's; or a path has no such episode.
     """
     episodes: list[Episode] = []
+    opened: set[pathlib.Path] = set()
     for source, path in enumerate(paths):
         found = []
         for dataset in open_datasets(path):
+            if (root := dataset.root.resolve()) in opened:
+                raise DataError(
+                    f"{dataset.root} is given twice: an episode that is held out of the one would "
+                    "be learnt from in the other; give it once (--dataset_weights sets its share)"
+                )
+            opened.add(root)
             check_features(dataset, needed)
-            success = dataset.successes() if successes_only else None
-            bounds = zip(dataset.first_frames, dataset.lengths, strict=True)
-            found += [
-                Episode(source, dataset, index, np.arange(first, first + length))
-                for index, (first, length) in enumerate(bounds)
-                if success is None or success[index]
-            ]
+            found += episodes_of(source, dataset, needed, successes_only)
         if not found:
             raise DataError(
                 f"{path} has no episode that ended in success: take all with --episodes=all, or "
@@ -91,6 +100,61 @@ def find_episodes(
     check_alike(datasets)
     check_same_images(datasets, needed.cameras)
     return episodes
+
+
+def episodes_of(
+    source: int, dataset: Dataset, needed: Needed, successes_only: bool
+) -> list[Episode]:
+    """The episodes of a dataset from which there is something to learn; see `find_episodes`.
+
+    Where the dataset has a column `start`, windows begin at the frames that it marks, and an
+    episode without one is left out.
+
+    Raises:
+        DataError: none of them has one, or something that is learnt from is not finite.
+    """
+    success = dataset.successes() if successes_only else None
+    marks = [START] if START in dataset.features else []
+    columns = dataset.columns([*needed.vectors, *marks])
+    starts = columns.pop(START, np.ones(int(dataset.lengths.sum()))).reshape(-1).astype(bool)
+    bounds = zip(dataset.first_frames, dataset.lengths, strict=True)
+    rows_of = [np.arange(first, first + length) for first, length in bounds]
+    wanted = [
+        Episode(source, dataset, index, rows, starts[rows])
+        for index, rows in enumerate(rows_of)
+        if success is None or success[index]
+    ]
+    found = [episode for episode in wanted if episode.starts.any()]
+    if wanted and not found:
+        raise DataError(
+            f"{dataset.root}: {START} marks no frame of the episodes that are learnt from, so no "
+            "window may begin: mark some, or leave the dataset out"
+        )
+    for episode in found:
+        check_finite(episode, columns)
+    return found
+
+
+def check_finite(episode: Episode, columns: Mapping[str, np.ndarray]) -> None:
+    """Refuse an episode that would spoil a loss.
+
+    Args:
+        episode: of a dataset.
+        columns: of the whole dataset.
+
+    Raises:
+        DataError: naming dataset, episode, column and frame.
+    """
+    rows = episode.rows
+    for name, column in columns.items():
+        with np.errstate(over="ignore"):  # as it is learnt from
+            values = column[rows].reshape(len(rows), -1).astype(np.float32)
+        if not (finite := np.isfinite(values).all(1)).all():
+            number = episode.dataset.episodes[episode.index]["episode_index"]
+            raise DataError(
+                f"{episode.dataset.root}, episode {number}: {name} is not finite in frame "
+                f"{int(np.argmin(finite))}; leave the episode out"
+            )
 
 
 def check_features(dataset: Dataset, needed: Needed) -> None:
@@ -173,19 +237,22 @@ class TrainingWindows:
         self._last = np.repeat(np.cumsum(lengths) - 1, lengths)
         self._episode = np.repeat(np.arange(len(episodes)), lengths)
         self._row = np.concatenate([episode.rows for episode in episodes])
+        marked = np.concatenate([episode.starts for episode in episodes])
+        self.starts = np.flatnonzero(marked)
+        """Frames at which a window may begin, ascending."""
         self._datasets = {id(e.dataset): e.dataset for e in episodes}
         self._columns = self._read()
         of_datasets = {key: dataset.instructions() for key, dataset in self._datasets.items()}
         self._instructions = self._joined(of_datasets)
-        weight = np.ones(len(self._row))
+        weight = marked.astype(float)
         if weights:
             source = np.array([episode.source for episode in episodes])[self._episode]
-            frames = np.bincount(source, minlength=len(weights))
-            weight = np.asarray(weights)[source] / frames[source]
+            windows = np.bincount(source, marked, minlength=len(weights))
+            weight = marked * np.asarray(weights)[source] / windows[source]
         self._cumulative = np.cumsum(weight / weight.sum())
 
     def __len__(self) -> int:
-        """Frames, each of which may start a window."""
+        """Frames; windows begin at `starts`."""
         return len(self._row)
 
     def image_shapes(self) -> dict[str, tuple[int, int, int]]:
@@ -198,8 +265,7 @@ class TrainingWindows:
 
     def _read(self) -> dict[str, torch.Tensor]:
         """Vector columns of all episodes, [N, D] float32."""
-        vectors = [name for name in self.needed.shapes if name not in self.needed.cameras]
-        names = [*vectors, ACTION]
+        names = self.needed.vectors
         tables = {key: dataset.columns(names) for key, dataset in self._datasets.items()}
         columns = {name: self._joined({k: t[name] for k, t in tables.items()}) for name in names}
         return {
@@ -215,7 +281,7 @@ class TrainingWindows:
         """Frames [number] at which the windows of an update begin."""
         drawn = np.random.default_rng([self.seed, 1, update]).random(number)
         rows = np.searchsorted(self._cumulative, drawn, side="right")
-        return np.minimum(rows, len(self) - 1)  # the last sum may fall short of 1 by rounding
+        return np.minimum(rows, self.starts[-1])  # the last sum may fall short of 1 by rounding
 
     def batch(self, rows: np.ndarray) -> dict[str, Any]:
         """The windows that begin at these frames, with the policy's names.

@@ -36,6 +36,7 @@ from pld_ray.jobs.distill_teachers import (
 from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
 from pld_ray.jobs.learners import check_gpus
+from pld_ray.rllib.stream_seed import RECORDED, stream_seed
 from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import check_trusted
@@ -169,8 +170,9 @@ def planned(config: DistillConfig, teachers: Sequence[Teacher], out: pathlib.Pat
     for teacher in teachers:
         root = collected / ("control" if is_control else "residual") / teacher.task
         acting = None if is_control else teacher.checkpoint
+        own = of_control(teacher.config, root) if is_control else teacher.config
         part_share = (1 - share) / len(teachers)
-        parts.append(Part(root, teacher.config, wanted.residual_successes, acting, part_share))
+        parts.append(Part(root, own, wanted.residual_successes, acting, part_share))
     first, judged = teachers[0].config, {teacher.task: teacher.config.env for teacher in teachers}
     unjudged = dataclasses.replace(first.env, reward_classifier=None)  # it knows the run's task
     tasks = wanted.base_tasks or envs.suite_tasks(first.env.suite)
@@ -180,6 +182,22 @@ def planned(config: DistillConfig, teachers: Sequence[Teacher], out: pathlib.Pat
         root = collected / "base" / task
         parts.append(Part(root, own, wanted.base_successes, None, share / len(tasks)))
     return parts
+
+
+def of_control(config: TrainConfig, root: pathlib.Path) -> TrainConfig:
+    """The base policy on a run's task, from other placements than its own share of the windows has.
+
+    Args:
+        config: of the run.
+        root: of the dataset; one that was begun goes on with the seed that it has.
+
+    Raises:
+        DataError: its progress is damaged.
+    """
+    begun, seed = root / PROGRESS_FILE, stream_seed(RECORDED, config.seed) % 2**31
+    if begun.is_file():
+        seed = read_progress(begun)["recording"].get("seed", seed)
+    return dataclasses.replace(config, seed=seed)
 
 
 def record(part: Part, num_env_runners: int, say: Say) -> None:

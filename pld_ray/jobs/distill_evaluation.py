@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pld_ray.config import TrainConfig
@@ -118,20 +118,32 @@ def outcomes_of_run(
         say: is told what is played.
         trust: see `distill`.
     """
-    path = teacher.run.path / EVAL_INFO_FILE
-    info = read_eval_info(path) if path.is_file() else {}
-    if info.get("checkpoint") != str(teacher.checkpoint):
-        folder = out / "evaluation" / f"residual-{teacher.task}"
-        path = folder / EVAL_INFO_FILE
-        info = read_eval_info(path) if path.is_file() else {}
-        played = {row["init_state_id"] for row in info.get("episodes", [])}
-        if not played.issuperset(states):
-            say(f"evaluating base and base + residual on {teacher.task}")
-            checkpoint = str(teacher.checkpoint)
-            evaluate_checkpoint(checkpoint, len(states), str(folder), trust=trust)
-            info = read_eval_info(path)
+    info = known_info(teacher.run.path)
+    found = outcomes_in(info, states)
+    if info.get("checkpoint") == str(teacher.checkpoint) and found is not None:
+        return found
+    folder = out / "evaluation" / f"residual-{teacher.task}"
+    found = outcomes_in(known_info(folder), states)
+    if found is None:
+        say(f"evaluating base and base + residual on {teacher.task}")
+        evaluate_checkpoint(str(teacher.checkpoint), len(states), str(folder), trust=trust)
+        found = outcomes_in(known_info(folder), states)
+        assert found is not None  # all of them were played
+    return found
+
+
+def known_info(folder: pathlib.Path) -> dict[str, Any]:
+    """`eval_info.json` of a folder; `{}` where there is none."""
+    path = folder / EVAL_INFO_FILE
+    return read_eval_info(path) if path.is_file() else {}
+
+
+def outcomes_in(info: Mapping[str, Any], states: Sequence[int]) -> dict[str, list[bool]] | None:
+    """Success of `base` and `residual` on these states; None where one of them did not play all."""
     outcomes: dict[str, list[bool]] = {}
     for policy in ("base", "residual"):
-        rows = {r["init_state_id"]: r for r in info["episodes"] if r["policy"] == policy}
+        rows = {r["init_state_id"]: r for r in info.get("episodes", []) if r["policy"] == policy}
+        if not rows.keys() >= set(states):
+            return None
         outcomes[policy] = [bool(rows[state]["success"]) for state in states]
     return outcomes

@@ -13,6 +13,8 @@ from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.finetune_learner import (
     Advance,
     Inputs,
+    base_policy_of,
+    check_same_base,
     check_same_datasets,
     datasets_of,
     find_inputs,
@@ -30,7 +32,12 @@ from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.sharded.components import POLICY
-from pld_ray.sharded.policy_folder import check_same_architecture
+from pld_ray.sharded.policy_folder import (
+    check_frozen,
+    check_readable,
+    check_same_architecture,
+)
+from pld_ray.sharded.trainee import check_device
 from pld_ray.tracking.logfile import close_logging
 
 
@@ -53,8 +60,8 @@ def finetune(
 
     Raises:
         ConfigError: something in the configuration cannot work.
-        RunError: a checkpoint cannot be written, or a dataset is not as the resumed run began
-            with it.
+        RunError: a checkpoint cannot be written, or base policy or a dataset is not as the resumed
+            run began with it.
     """
     run = RunDir(resume or config.output_dir)
     if resume is None:
@@ -65,6 +72,7 @@ def finetune(
     inputs = check_finetune(config)
     if newest := run.latest_checkpoint():
         check_same_architecture(inputs.checkpoint, newest / COMPONENTS / POLICY)
+        check_same_base(run, base_policy_of(inputs.checkpoint))
         check_same_datasets(run, datasets_of(inputs.episodes))
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
@@ -94,7 +102,10 @@ def check_finetune(config: FinetuneConfig) -> Inputs:
     try:
         check_paths(config)
         check_gpus(config)
+        check_device(config)
         inputs = find_inputs(config)
+        check_readable(inputs.checkpoint)
+        check_frozen(inputs.checkpoint, config.algorithm.freeze)
         states = config.evaluation.held_states + config.evaluation.validation_states
         for task in played_tasks(config):
             made: Any = env_maker({**config.env.settings(), "task": task})()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.demonstrations import identity_of
 from pld_ray.data.training_windows import Episode, TrainingWindows, find_episodes, hold_out
@@ -24,6 +25,7 @@ from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding
 from pld_ray.sharded.trainee import (
+    Trainee,
     device_of,
     load_trainee,
     needed_by,
@@ -87,8 +89,9 @@ def learn(
         The content of `summary.json`, without `policy` where it was stopped; the first rank's.
 
     Raises:
-        RunError: a checkpoint cannot be written, or a dataset is not as the run began with it; on
-            every rank.
+        RunError: a checkpoint cannot be written, or base policy or a dataset is not as the run
+            began with it; on every rank.
+        ConfigError: the policy cannot be loaded; on every rank.
     """
     started = time.time() - (wall_before(run.path) if resumes else 0.0)
     logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
@@ -98,8 +101,9 @@ def learn(
         with told_of_end(tracker, logger) as end, CheckpointWriter(ranks) as writer:
             about = provenance(config, *inputs)
             if resumes:
+                check_same_base(run, about["base_policy"])
                 check_same_datasets(run, about["datasets"])
-            trainee = load_trainee(config)
+            trainee = loaded_trainee(config)
             if ranks.first and (warning := rounding_warning(trainee.policy)):
                 logger.warning(warning)
             train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
@@ -136,15 +140,24 @@ def learn(
     return summary
 
 
+def loaded_trainee(config: FinetuneConfig) -> Trainee:
+    """See `load_trainee`.
+
+    Raises:
+        ConfigError: what is wrong with weights, processors, device or settings.
+    """
+    try:
+        return load_trainee(config)
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
+
+
 def provenance(
     config: FinetuneConfig, checkpoint: PolicyCheckpoint, episodes: list[Episode]
 ) -> dict[str, Any]:
     """What the policy is made from, kept beside it."""
     return {
-        "base_policy": {
-            "path": str(checkpoint.directory),
-            "fingerprint": checkpoint.fingerprint(),
-        },
+        "base_policy": base_policy_of(checkpoint),
         "datasets": datasets_of(episodes),
         "episodes": len(episodes),
         "seed": config.seed,
@@ -152,10 +165,40 @@ def provenance(
     }
 
 
+def base_policy_of(checkpoint: PolicyCheckpoint) -> dict[str, str]:
+    """`path` and `fingerprint`."""
+    return {"path": str(checkpoint.directory), "fingerprint": checkpoint.fingerprint()}
+
+
 def datasets_of(episodes: list[Episode]) -> list[dict[str, str]]:
     """`path` and `identity` of each dataset, in the order of the episodes."""
     datasets = {str(e.dataset.root.resolve()): e.dataset for e in episodes}
     return [{"path": path, "identity": identity_of(found)} for path, found in datasets.items()]
+
+
+def kept_provenance(run: RunDir, name: str) -> Any:
+    """What the newest checkpoint that tells says of this; None where none does."""
+    folders = (path / POLICY_FOLDER for path in run.find_checkpoints())
+    return next(filter(None, (read_json(f / PROVENANCE_FILE).get(name) for f in folders)), None)
+
+
+def check_same_base(run: RunDir, base_policy: dict[str, str]) -> None:
+    """Refuse to go on with another base policy: weights are the run's, normalisation is the base's.
+
+    Args:
+        run: its checkpoints tell; one without any begins anew.
+        base_policy: see `base_policy_of`; one that lies elsewhere now is the same.
+
+    Raises:
+        RunError: it has changed.
+    """
+    found = base_policy["fingerprint"]
+    known = (kept_provenance(run, "base_policy") or {}).get("fingerprint", found)
+    if known != found:
+        raise RunError(
+            f"{base_policy['path']} is the base policy {found[:12]}, and {run.path} began with "
+            f"{known[:12]}: put it back as it was, or begin a new run in another --output_dir"
+        )
 
 
 def check_same_datasets(run: RunDir, datasets: list[dict[str, str]]) -> None:
@@ -168,9 +211,7 @@ def check_same_datasets(run: RunDir, datasets: list[dict[str, str]]) -> None:
     Raises:
         RunError: naming the first one that has changed, was added or is missing.
     """
-    folders = (path / POLICY_FOLDER for path in run.find_checkpoints())
-    kept = (read_json(folder / PROVENANCE_FILE).get("datasets") for folder in folders)
-    known = {d["path"]: d["identity"] for d in next(filter(None, kept), datasets)}
+    known = {d["path"]: d["identity"] for d in kept_provenance(run, "datasets") or datasets}
     found = {d["path"]: d["identity"] for d in datasets}
     if list(known.values()) == list(found.values()):
         return

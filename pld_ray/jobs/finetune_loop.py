@@ -6,8 +6,8 @@ import contextlib
 import json
 import pathlib
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,6 +64,20 @@ class FinetuneState(LoopState):
     """Validation loss of the best checkpoint."""
     start: dict[str, float] | None = None
     """What the policy was worth before the first update."""
+    collected: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Figures of the updates since the last row of them: sum, and number of updates."""
+
+    def collect(self, metrics: Mapping[str, float]) -> None:
+        """Add those of an update."""
+        for name, value in metrics.items():
+            total, number = self.collected.get(f"train/{name}", (0.0, 0))
+            self.collected[f"train/{name}"] = total + value, number + 1
+
+    def take_means(self) -> dict[str, float]:
+        """Of what was collected, which begins anew."""
+        means = {name: total / number for name, (total, number) in self.collected.items()}
+        self.collected = {}
+        return means
 
 
 class FinetuneLoop:
@@ -108,32 +122,33 @@ class FinetuneLoop:
             if self.state.start is None:
                 self.state.start = self.evaluate("start")
                 self.record(self.state.start)
+            if trainer.updates:  # it may go on from weights that were about to be evaluated
+                self._do_what_is_due()
             updates = range(trainer.updates, config.total_steps)
             batches = batches_from(
                 self.windows, config.algorithm, updates, config.loader_workers, trainer.ranks
             )
-            collected: dict[str, list[float]] = {}
             utilisation = trainer.utilisation()
             for micro_batches in batches:
                 clock = time.monotonic()
                 with utilisation.of_update():
-                    metrics = trainer.update(micro_batches)
-                for name, value in metrics.items():
-                    collected.setdefault(f"train/{name}", []).append(value)
+                    self.state.collect(trainer.update(micro_batches))
                 self.state.train_wall_s += time.monotonic() - clock
                 on_samples(config.algorithm.batch_size)
-                if trainer.updates % RECORD_UPDATES == 0:
-                    means = {name: float(np.mean(v)) for name, v in collected.items()}
+                if trainer.updates % RECORD_UPDATES == 0 or trainer.updates == config.total_steps:
+                    means = self.state.take_means()
                     self.record({**means, **trainer.memory(), **utilisation.take()})
-                    collected = {}
-                self._evaluate_when_due()
-                if self.state.checkpoint_due(trainer.updates, config.checkpoint.interval_steps):
-                    self.save(f"step_{trainer.updates:09d}")
+                self._do_what_is_due()
                 if stop.requested:
                     break
-            else:
-                self._evaluate_when_due()  # a stop may have come before the last one
         return trainer.updates >= config.total_steps
+
+    def _do_what_is_due(self) -> None:
+        """Evaluate, then save."""
+        self._evaluate_when_due()
+        updates = self.trainer.updates
+        if self.state.checkpoint_due(updates, self.config.checkpoint.interval_steps):
+            self.save(f"step_{updates:09d}")
 
     def _evaluate_when_due(self) -> None:
         """Keep the weights as `best` if they are the best so far."""
@@ -154,8 +169,16 @@ class FinetuneLoop:
         )
         if is_best:
             state.best_success, state.best_loss = success, loss
+        # the row first: killed between the two, the run evaluates again and has the row already
+        if not self._is_recorded(found):
+            self.record(found)
         note_evaluation(self.run_dir, state, is_best)
-        self.record(found)
+
+    def _is_recorded(self, found: Mapping[str, float]) -> bool:
+        """Whether the journal has a row of these figures at this update."""
+        updates = self.trainer.updates
+        rows = self.run_dir.journal.rows()
+        return any(row.get("updates") == updates and found.keys() <= row.keys() for row in rows)
 
     def evaluate(self, checkpoint: pathlib.Path | str) -> dict[str, float]:
         """Validation loss, and success of the policy of a checkpoint on the validation states.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
@@ -14,10 +14,12 @@ from torch import Tensor
 from pld_ray.config import ConfigError
 from pld_ray.files.tensors import save_tensors
 from pld_ray.policies.checkpoint import CONFIG, WEIGHTS, PolicyCheckpoint
-from pld_ray.sharded.trainee import Trainee
+from pld_ray.sharded.trainee import Trainee, check_prefixes
 
 PROVENANCE_FILE = "PROVENANCE.json"
 """Beside the policy: what it was made from. No part of its fingerprint."""
+NAMED_ALIKE = ("act", "diffusion")
+"""Types whose files have the parameters' own names, all of them."""
 
 
 def write_policy_folder(
@@ -58,6 +60,32 @@ def declare_images(config: pathlib.Path, shapes: Mapping[str, tuple[int, ...]]) 
         for name, shape in shapes.items():
             declared[name]["shape"] = list(shape)
         config.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def check_readable(checkpoint: PolicyCheckpoint) -> None:
+    """Refuse weights that were cut off; the headers of the files are read alone.
+
+    Raises:
+        ConfigError: naming the file.
+    """
+    for file in checkpoint.weights:
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{file} cannot be read ({error}): copy it again") from error
+
+
+def check_frozen(checkpoint: PolicyCheckpoint, prefixes: Sequence[str]) -> None:
+    """Refuse a prefix of `algorithm.freeze` that names nothing, as far as the files tell: of other
+    types than these a file may have other names than the network, which `freeze` knows.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if checkpoint.policy_type in NAMED_ALIKE:
+        names = [name for file in checkpoint.weights for name in shapes_of(file)]
+        check_prefixes([name.replace("_orig_mod.", "") for name in names], prefixes)
 
 
 def check_same_architecture(checkpoint: PolicyCheckpoint, trained: pathlib.Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,17 @@ def device_of(config: FinetuneConfig) -> str:
     if config.device != "auto":
         return config.device
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_device(config: FinetuneConfig) -> None:
+    """Refuse a GPU that is not there; learners look for their own.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    own = config.learners.num_learners == 0 and config.device == "cuda"
+    if own and not torch.cuda.is_available():
+        raise ConfigError("device=cuda: PyTorch finds no GPU here; give --device=cpu, or auto")
 
 
 def open_trainee(config: FinetuneConfig) -> PolicyCheckpoint:
@@ -135,15 +146,24 @@ def freeze(policy: torch.nn.Module, prefixes: list[str]) -> None:
         ConfigError: one begins no name, or nothing is left to train.
     """
     parameters = dict(policy.named_parameters())
+    check_prefixes(parameters, prefixes)
+    for name, parameter in parameters.items():
+        if name.startswith(tuple(prefixes)):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in policy.parameters()):
+        raise ConfigError("algorithm.freeze leaves nothing to train: take a prefix out")
+
+
+def check_prefixes(names: Collection[str], prefixes: Sequence[str]) -> None:
+    """Refuse a prefix with which no parameter's name begins.
+
+    Raises:
+        ConfigError: naming it, and how they begin.
+    """
     for prefix in prefixes:
-        found = [value for name, value in parameters.items() if name.startswith(prefix)]
-        if not found:
-            tops = sorted({".".join(name.split(".")[:2]) for name in parameters})
+        if not any(name.startswith(prefix) for name in names):
+            tops = sorted({".".join(name.split(".")[:2]) for name in names})
             raise ConfigError(
                 f"algorithm.freeze: no parameter's name begins with {prefix!r}; they begin with "
                 f"{', '.join(tops[:12])}"
             )
-        for parameter in found:
-            parameter.requires_grad_(False)
-    if not any(parameter.requires_grad for parameter in policy.parameters()):
-        raise ConfigError("algorithm.freeze leaves nothing to train: take a prefix out")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,10 @@ FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 THERE = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 TRAINING, VALIDATION = 0, 1
 """What a draw of noise is for."""
+GENTLER = "lower algorithm.learning_rate or algorithm.grad_clip_norm"
+BACK = f"{GENTLER}. The weights are as before: go on with --resume from the last checkpoint"
+ANEW = f"{GENTLER}, and begin a new run in another --output_dir"
+"""What to do where a policy, and not its data, gives a number that is not finite."""
 
 
 class Trainer:
@@ -102,7 +106,7 @@ class Trainer:
             itself reports.
 
         Raises:
-            NonFiniteTrainingError: the gradient is NaN or infinite; on every rank.
+            NonFiniteTrainingError: loss or gradient is NaN or infinite; on every rank.
         """
         share = learning_rate_share(self.updates, self.total, self.params)
         for group in self.optimizer.param_groups:
@@ -118,8 +122,10 @@ class Trainer:
         metrics = dict(zip(metrics, self.ranks.sum(list(metrics.values())), strict=True))
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         norm = float(sum_and_clip(trained, self.clip_norm, self.ranks))
-        if not math.isfinite(norm):  # of all ranks: each of them stops
-            raise NonFiniteTrainingError(self._not_finite(micro_batches))
+        # of all ranks: each of them stops; a loss may be NaN and its gradient none (L1 of NaN)
+        for what, value in (("gradient", norm), ("loss", metrics["loss"])):
+            if not math.isfinite(value):
+                raise NonFiniteTrainingError(self._not_finite(what, micro_batches, BACK))
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.average.update_parameters(self.policy)
@@ -127,27 +133,30 @@ class Trainer:
         learning_rate = max(group["lr"] for group in self.optimizer.param_groups)
         return {**metrics, "grad_norm": norm, "learning_rate": learning_rate}
 
-    def _not_finite(self, micro_batches: Sequence[Batch]) -> str:
-        """What to say of a gradient that is NaN or infinite."""
+    def _not_finite(self, what: str, batches: Iterable[Batch], otherwise: str) -> str:
+        """What to say of a loss or gradient that is NaN or infinite.
+
+        Args:
+            what: is not finite.
+            batches: that it is of.
+            otherwise: what to do where these are finite.
+        """
         bad = sorted(
             {
                 name
-                for batch in micro_batches
+                for batch in batches
                 for name, value in batch.items()
                 if isinstance(value, Tensor) and value.is_floating_point()
                 if not value.isfinite().all()
             }
         )
         cause = (
-            f"{', '.join(bad)} of a frame is not finite: `pld-ray data DATASET` finds it, leave "
-            "its episode out"
+            f"{', '.join(bad)} of a frame is not finite: `pld-ray data DATASET` finds it; leave "
+            "its episode out and begin a new run in another --output_dir"
             if bad
-            else "the data is finite: lower algorithm.learning_rate or algorithm.grad_clip_norm"
+            else f"the data is finite: {otherwise}"
         )
-        return (
-            f"the gradient is not finite at update {self.updates}; {cause}. The weights are as "
-            "before: go on with --resume from the last checkpoint"
-        )
+        return f"the {what} is not finite at update {self.updates}; {cause}"
 
     def utilisation(self) -> Utilisation:
         """To be wrapped around updates."""
@@ -162,7 +171,11 @@ class Trainer:
 
     @torch.no_grad()
     def validation_loss(self, batches: Sequence[Batch]) -> float:
-        """Mean loss of the averaged policy; the same noise every time."""
+        """Mean loss of the averaged policy; the same noise every time.
+
+        Raises:
+            NonFiniteTrainingError: it is NaN or infinite; on every rank.
+        """
         average = self.average.module.eval()
         total = weight = 0.0
         for k in self.ranks.turns(len(batches)):
@@ -171,6 +184,9 @@ class Trainer:
             count = self._count(batch) if k < len(batches) else 0.0
             total, weight = total + count * float(loss), weight + count
         total, weight = self.ranks.sum([total, weight])
+        if not math.isfinite(total):
+            mine = (batches[k % len(batches)] for k in self.ranks.turns(len(batches)))
+            raise NonFiniteTrainingError(self._not_finite("validation loss", mine, ANEW))
         return total / weight
 
     def _loss(
@@ -289,8 +305,9 @@ class ValidationBatches(Sequence[Batch]):
     """Evenly spread windows, at most `most`, in batches that are read when they are asked for."""
 
     def __init__(self, windows: TrainingWindows, batch_size: int, most: int = 2048) -> None:
-        number = min(len(windows), most)
-        rows = np.unique(np.linspace(0, len(windows) - 1, number).round().astype(np.int64))
+        number = min(len(windows.starts), most)
+        last = len(windows.starts) - 1
+        rows = windows.starts[np.unique(np.linspace(0, last, number).round().astype(np.int64))]
         self.windows = windows
         self.rows = [rows[k : k + batch_size] for k in range(0, len(rows), batch_size)]
 

@@ -19,10 +19,12 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.distill import DistillConfig
 from pld_ray.config.file import load_config
 from pld_ray.data.dataset import Dataset
+from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.evaluation import policy_player
 from pld_ray.evaluation.eval_info import write_eval_info
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import CheckpointError, write_manifest
+from pld_ray.jobs import distill_evaluation
 from pld_ray.jobs.distill import (
     Part,
     distill,
@@ -136,6 +138,26 @@ def test_the_fine_tuning_takes_the_learners_that_are_asked_for():
     assert (learning.max_failures, learning.ray_address) == (1, "head:1")
     with pytest.raises(ConfigError, match=r"batch_size=128: must be a multiple .*, such as 129"):
         load_config(DistillConfig, ["--learners.num_learners=3"])
+
+
+def test_the_control_plays_other_placements_than_the_share_of_the_base_policy(run, tmp_path):
+    asked = ["--collected.teacher=base", "--evaluation.held_states=1"]
+    config = load_config(DistillConfig, [*asked, f"--output_dir={tmp_path / 'out'}"])
+    teachers = open_teachers(config, [run.path], False)
+    parts = planned(config, teachers, tmp_path / "out")
+    control, share = (part for part in parts if part.config.env.task == TASK)
+    assert control.root.parent.name == "control"
+    assert control.config.seed != share.config.seed == teachers[0].config.seed
+    assert 0 <= control.config.seed <= 2147483647
+    assert planned(config, teachers, tmp_path / "out")[0].config.seed == control.config.seed
+    about = {"seed": teachers[0].config.seed}  # as an older release played it
+    EpisodeWriter(control.root, Recording("lift the can", 20, about=about))
+    assert planned(config, teachers, tmp_path / "out")[0].config.seed == share.config.seed
+    (residual,) = {
+        part.config.seed
+        for part in planned(load_config(DistillConfig, asked[1:]), teachers, tmp_path / "out")
+    }
+    assert residual == teachers[0].config.seed
 
 
 def test_runs_that_do_not_belong_together_are_refused(run, tmp_path):
@@ -531,6 +553,24 @@ def test_more_states_than_a_residual_has_played_are_played(tmp_path, ray_cluster
     assert (known, said) == ({"base": [False], "residual": [True]}, [])
     with pytest.raises(CheckpointError, match="is damaged"):  # it has no weights
         outcomes_of_run(teacher, [0, 1], tmp_path / "out", said.append)
+    assert said == [f"evaluating base and base + residual on {TASK}"]
+
+
+def test_more_states_than_the_run_has_played_are_played(run, tmp_path, monkeypatch):
+    (teacher,) = open_teachers(load_config(DistillConfig, ONE_TASK), [run.path], False)
+
+    def evaluate(checkpoint, number, folder, trust):
+        assert (checkpoint, number) == (str(teacher.checkpoint), 2)
+        episodes = [EpisodeResult(True, 1.0, 1.0, 30, init_state_id=k) for k in range(number)]
+        pathlib.Path(folder).mkdir(parents=True)
+        write_eval_info(f"{folder}/eval_info.json", episodes, base=episodes)
+
+    monkeypatch.setattr(distill_evaluation, "evaluate_checkpoint", evaluate)
+    said: list[str] = []
+    assert outcomes_of_run(teacher, [0], tmp_path, said.append)["base"] == [False]
+    for _ in range(2):
+        found = outcomes_of_run(teacher, [0, 1], tmp_path, said.append)
+        assert found == {"base": [True, True], "residual": [True, True]}
     assert said == [f"evaluating base and base + residual on {TASK}"]
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from sharded_data import recorded_episode, write_dataset
 from tiny_policies import FRONT, WRIST, save_policy, small_networks
 
@@ -18,11 +22,19 @@ from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data import conversion_progress
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
+from pld_ray.jobs import finetune_loop
 from pld_ray.jobs.finetune import check_finetune, finetune
-from pld_ray.jobs.finetune_learner import find_inputs, learn, updates_done
+from pld_ray.jobs.finetune_learner import (
+    base_policy_of,
+    check_same_base,
+    find_inputs,
+    learn,
+    updates_done,
+)
 from pld_ray.jobs.stop_request import StopRequest
-from pld_ray.policies import load_base_policy
+from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.runs.journal import read_history
+from pld_ray.runs.layout import STATUS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
 
 SMALL = [
@@ -107,6 +119,62 @@ def test_stopped_and_resumed_it_is_the_run_that_nobody_stopped(dataset, tmp_path
         assert straight[key] == resumed[key]
 
 
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+@pytest.mark.parametrize("moment", ["evaluated", "noted", "after"])
+def test_killed_around_an_evaluation_it_is_the_run_that_nobody_killed(
+    dataset, tmp_path, monkeypatch, moment
+):
+    """While the candidate is evaluated, when that is over, and when it is written down."""
+    flags = ["--checkpoint.interval_steps=10"]
+    finetune(configured(dataset, tmp_path / "a", *flags))
+    evaluate, note = finetune_loop.FinetuneLoop.evaluate, finetune_loop.note_evaluation
+
+    def killed_while_it_evaluates(self, checkpoint):
+        if self.trainer.updates == 10 and moment == "evaluated":
+            self.writer.settle()
+            raise Killed
+        return evaluate(self, checkpoint)
+
+    def killed_while_it_notes(*given):
+        if moment == "after":
+            note(*given)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(finetune_loop.FinetuneLoop, "evaluate", killed_while_it_evaluates)
+        patched.setattr(finetune_loop, "note_evaluation", killed_while_it_notes)
+        with pytest.raises(Killed):
+            finetune(configured(dataset, tmp_path / "b", *flags))
+    finetune(RunDir(tmp_path / "b").load_config(FinetuneConfig), tmp_path / "b")
+    assert figures(tmp_path / "a") == figures(tmp_path / "b")
+    for name in ("best", "step_000000010", "step_000000020", "final"):
+        one, other = (tmp_path / run / "checkpoints" / name for run in ("a", "b"))
+        assert updates_of(one) == updates_of(other), name
+        one, other = (folder / "policy/model.safetensors" for folder in (one, other))
+        assert one.read_bytes() == other.read_bytes(), name
+
+
+def updates_of(checkpoint: pathlib.Path) -> int:
+    return json.loads((checkpoint / "policy/PROVENANCE.json").read_text())["updates"]
+
+
+def test_the_figures_of_all_updates_are_recorded(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(finetune_loop, "RECORD_UPDATES", 8)
+    config = configured(dataset, tmp_path / "run")
+    finetune(config)
+    rows = [row for row in figures(tmp_path / "run") if "train/loss" in row]
+    assert [row["updates"] for row in rows] == [8, 16, 20]
+    monkeypatch.setattr(finetune_loop, "RECORD_UPDATES", 1)
+    config.output_dir = str(tmp_path / "each")
+    finetune(config)
+    each = [row["train/loss"] for row in figures(tmp_path / "each") if "train/loss" in row]
+    means = [np.mean(each[:8]), np.mean(each[8:16]), np.mean(each[16:])]
+    assert [row["train/loss"] for row in rows] == pytest.approx(means)
+
+
 def stopped_run(dataset: str, folder: pathlib.Path) -> FinetuneConfig:
     """A run that was stopped at its first update; its configuration."""
 
@@ -170,6 +238,77 @@ def test_datasets_that_came_or_went_are_named(dataset, tmp_path):
         (folder / name).rename(tmp_path / name)
     with pytest.raises(RunError, match="several/b is missing since"):
         finetune(config, tmp_path / "run")
+
+
+def embedded_copy(folder: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(EMBEDDED_ACT, folder))
+
+
+def test_another_base_policy_is_not_gone_on_with(dataset, tmp_path, capsys):
+    base, run = embedded_copy(tmp_path / "base"), tmp_path / "run"
+
+    def stop(number: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    finetune(configured(dataset, run, f"--policy.path={base}"), on_samples=stop)
+    config, before = RunDir(run).load_config(FinetuneConfig), figures(run)
+    status = (run / STATUS_FILE).read_bytes()
+    (statistics,) = base.glob("*unnormalizer_processor.safetensors")
+    save_file({name: value * 3 for name, value in load_file(statistics).items()}, statistics)
+    assert main(["finetune", f"--resume={run}"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(
+        rf"{base} is the base policy \w{{12}}, and {run} began with \w{{12}}: put", said
+    )
+    assert (run / STATUS_FILE).read_bytes() == status  # before anything started
+    with pytest.raises(RunError, match="is the base policy"):  # a learner that starts again
+        learn(config, RunDir(run), True, find_inputs(config), lambda number: None, StopRequest())
+    assert figures(run) == before
+    (about,) = run.glob("checkpoints/*/policy/PROVENANCE.json")
+    about.write_text(json.dumps({"seed": 0}))  # as a release that told none
+    check_same_base(RunDir(run), base_policy_of(find_inputs(config).checkpoint))
+
+
+def test_a_frame_that_is_not_finite_is_refused_before_anything_starts(tmp_path, capsys):
+    with EpisodeWriter(tmp_path / "data", Recording("lift the can", 20)) as writer:
+        for number in range(3):
+            columns = recorded_episode(np.random.default_rng(0), 6)
+            columns["action"][3, 0] = np.nan if number == 2 else 0.0
+            writer.add(columns)
+        writer.finish()
+    out = f"--output_dir={tmp_path / 'run'}"
+    for dry in (["--dry_run"], []):
+        assert main(["finetune", str(tmp_path / "data"), *SMALL, *dry, out]) == 2
+        said = capsys.readouterr().err
+        assert f"{tmp_path / 'data'}, episode 2: action is not finite in frame 3; leave" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_and_device_that_cannot_be_used_are_refused_in_a_sentence(
+    dataset, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    short, other = (embedded_copy(tmp_path / name) for name in ("short", "other"))
+    weights = short / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    tensors = load_file(other / "model.safetensors")
+    del tensors["model.action_head.bias"]
+    save_file(tensors, other / "model.safetensors")
+    known = [
+        ("--device=cuda", "device=cuda: PyTorch finds no GPU here; give --device=cpu, or auto"),
+        (f"--policy.path={short}", f"{weights} cannot be read ("),
+        ("--algorithm.freeze=[nothing]", "algorithm.freeze: no parameter's name begins with 'noth"),
+    ]
+    found_later = (f"--policy.path={other}", "missing: model.action_head.bias. Copy both again")
+    out = f"--output_dir={tmp_path / 'run'}"
+    for dry, cases in ((["--dry_run"], known), ([], [*known, found_later])):
+        for flag, said in cases:
+            assert main(["finetune", dataset, *SMALL, flag, *dry, out]) == 2
+            told = capsys.readouterr().err
+            assert said in told
+            assert told.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+    assert main(["finetune", dataset, "--algorithm.freeze=[model.encoder]", "--dry_run", out]) == 0
 
 
 def test_what_cannot_work_is_refused_in_a_sentence(dataset, tmp_path):

@@ -187,6 +187,32 @@ def test_a_frame_that_is_not_finite_stops_before_it_spoils_the_weights(windows):
     assert all(value.equal(before[name]) for name, value in weights(ours).items())
 
 
+def test_an_action_that_is_not_finite_stops_though_its_gradient_is_none(windows):
+    ours = trainer()
+    before = weights(ours)
+    (batches,) = batches_from(windows, PARAMS, range(1), 0)
+    broken = {**batches[0], "action": batches[0]["action"].clone()}
+    broken["action"][3, 0, 0] = math.nan
+    with pytest.raises(NonFiniteTrainingError, match=r"the loss is not .* update 0; action of a f"):
+        ours.update([broken])
+    assert all(value.equal(before[name]) for name, value in weights(ours).items())
+    said = (
+        r"validation loss is not .*; action of a frame .* begin a new run in another --output_dir"
+    )
+    with pytest.raises(NonFiniteTrainingError, match=said):
+        ours.validation_loss([batches[0], broken])
+
+
+def test_weights_that_are_not_finite_stop_a_validation(windows):
+    ours = trainer()
+    (batches,) = batches_from(windows, PARAMS, range(1), 0)
+    with torch.no_grad():
+        next(ours.average.module.parameters()).fill_(math.nan)
+    said = "the validation loss is not finite .* the data is finite: lower .* begin a new run"
+    with pytest.raises(NonFiniteTrainingError, match=said):
+        ours.validation_loss(batches)
+
+
 def test_the_average_by_hand():
     mean, value = torch.tensor([0.0]), torch.tensor([1.0])
     average = moving_average(0.9)

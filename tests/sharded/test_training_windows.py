@@ -9,6 +9,7 @@ from sharded_data import recorded_episode, write_dataset
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.data.errors import DataError
 from pld_ray.data.training_windows import Needed, TrainingWindows, find_episodes, hold_out
+from pld_ray.sharded.trainer import ValidationBatches
 
 CAMERA = "observation.images.image"
 NEEDED = Needed(
@@ -181,3 +182,74 @@ def test_other_seeds_draw_other_frames_and_hold_other_episodes_back(small_datase
     for found in (drawn, held):
         assert found[0] == found[2] != found[1]
     assert [len(each) for each in held] == [10] * 3
+
+
+# --- where windows begin --------------------------------------------------------------------------
+
+
+def marked(root, marks, lengths=(12, 9, 7)):
+    """Episodes with a column `start`; windows may begin at these frames of each."""
+    rng = np.random.default_rng(0)
+    with EpisodeWriter(root, Recording("lift", 20)) as writer:
+        for length, own in zip(lengths, marks, strict=True):
+            columns = recorded_episode(rng, length)
+            columns["start"] = np.isin(np.arange(length + 1), own)
+            writer.add(columns)
+        writer.finish()
+    return root
+
+
+def test_windows_begin_at_the_frames_that_are_marked(small_dataset, tmp_path):
+    some = marked(tmp_path / "some", [(0, 5), (), (3,)])  # 12 + 7 frames with a mark
+    windows = TrainingWindows(find_episodes([some], NEEDED, False), NEEDED)
+    assert set(windows.rows_of_update(0, 200)) == {0, 5, 12 + 3}
+    assert np.concatenate(ValidationBatches(windows, 2).rows).tolist() == [0, 5, 15]
+    assert np.concatenate(ValidationBatches(windows, 2, most=2).rows).tolist() == [0, 15]
+    episodes = find_episodes([some, small_dataset[0]], NEEDED, False)  # which marks nothing
+    windows = TrainingWindows(episodes, NEEDED, (3.0, 1.0))
+    rows = windows.rows_of_update(0, 4000)
+    assert set(rows[rows < 19]) == {0, 5, 15}
+    assert (rows < 19).mean() == pytest.approx(0.75, abs=0.03)
+    for seed in range(5):  # whatever is held out, both have a window
+        for part in hold_out(find_episodes([some], NEEDED, False), 0.5, seed):
+            assert len(TrainingWindows(part, NEEDED).starts)
+
+
+def test_a_draw_past_the_last_sum_is_the_last_frame_that_is_marked(tmp_path):
+    root = marked(tmp_path / "some", [(0,), (1,), (2,)])
+    windows = TrainingWindows(find_episodes([root], NEEDED, False), NEEDED)
+    windows._cumulative = windows._cumulative * 1e-9
+    assert set(windows.rows_of_update(0, 9)) == {12 + 9 + 2}
+
+
+def test_a_dataset_that_marks_no_frame_is_refused(small_dataset, tmp_path):
+    root = marked(tmp_path / "none", [(), (), ()])
+    with pytest.raises(DataError, match="none: start marks no frame of the episodes"):
+        find_episodes([small_dataset[0], root], NEEDED, False)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", ["action", "observation.state"])
+def test_what_is_not_finite_is_refused_where_it_would_be_learnt_from(tmp_path, column):
+    rng = np.random.default_rng(0)
+    with EpisodeWriter(tmp_path / "bad", Recording("lift", 20)) as writer:
+        for number in range(3):
+            columns = recorded_episode(rng, 6, success=number != 1)
+            if number == 1:
+                columns[column][4, 2] = np.nan
+            writer.add(columns)
+        writer.finish()
+    said = rf"bad, episode 1: {column} is not finite in frame 4; leave the episode out"
+    with pytest.raises(DataError, match=said):
+        find_episodes([tmp_path / "bad"], NEEDED, False)
+    assert len(find_episodes([tmp_path / "bad"], NEEDED, True)) == 2  # it failed, nobody learns it
+
+
+def test_a_dataset_that_is_given_twice_is_refused(small_dataset, tmp_path):
+    root, _ = small_dataset
+    (tmp_path / "link").symlink_to(root)
+    for paths in ([root, tmp_path / "link"], [tmp_path, root]):
+        with pytest.raises(DataError, match="is given twice: an episode that is held out of the"):
+            find_episodes(paths, NEEDED, False)
