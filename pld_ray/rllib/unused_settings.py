@@ -89,6 +89,8 @@ def check_api(config: Any) -> None:
     if config.is_multi_agent:
         raise ValueError("multi_agent(): there is one agent")
     env = config.env
+    if env == factory.ENV_NAME:  # known to Ray at the latest when the algorithm is set up
+        return
     if not isinstance(env, str) or not _global_registry.contains(ENV_CREATOR, env):
         name = getattr(env, "__name__", env)
         raise ValueError(f"environment({name}): use {OWN_ENV}")

@@ -10,7 +10,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.search.variant_generator import generate_variants
 
 from envs.point import PointEnv
-from pld_ray.rllib import ResidualSACConfig
+from pld_ray.rllib import ResidualSACConfig, unused_settings
 from pld_ray.rllib.module import ResidualModule
 
 
@@ -99,7 +99,8 @@ def test_what_changes_nothing_is_refused_with_what_does(change, message):
         change(ResidualSACConfig()).validate()
 
 
-def test_what_rllib_does_here_is_taken():
+def test_what_rllib_does_here_is_taken(monkeypatch):
+    monkeypatch.setattr(unused_settings._global_registry, "contains", lambda *key: False)
     config = ResidualSACConfig().callbacks(OfResults, on_train_result=nothing)
     config.evaluation(evaluation_config={"explore": False}, evaluation_interval=1)
     config.validate()
