@@ -23,6 +23,8 @@ TASK_INDEX = "task_index"
 """The task's number, where an environment tells it: what a task embedding looks up."""
 VECTOR_KEYS = ("observation.state", "observation.environment_state", POLICY_FEATURES)
 """Observations that are concatenated into the networks' input vector, in this order."""
+READ_COLUMNS = (*VECTOR_KEYS, TASK_INDEX, BASE_ACTION)
+"""Observations that networks read, images aside; others are stored and recorded, and no more."""
 IMAGE_PREFIX = "observation.images."
 FEATURE_PREFIX = "observation.features."
 """Of a camera's images, and of what a frozen vision encoder makes of them."""

@@ -11,6 +11,7 @@ from ray.exceptions import RayError, RayTaskError
 from pld_ray.policies import PolicyDescription
 from pld_ray.pool.exchange import NAMESPACE
 from pld_ray.pool.messages import Endpoint, ReplicaTable
+from pld_ray.pool.placement import of_replica
 from pld_ray.pool.replica import Replica
 from pld_ray.pool.spec import PoolSpec
 
@@ -49,7 +50,7 @@ class Member:
             num_cpus=spec.num_cpus_per_replica,
             num_gpus=spec.num_gpus_per_replica,
             resources=spec.resources,
-            scheduling_strategy=spec.scheduling_strategy,
+            scheduling_strategy=of_replica(spec.scheduling_strategy),
             max_concurrency=MAX_CONCURRENCY,
         )
         self._handle = actor.remote(spec, pool, name, token)

@@ -10,12 +10,12 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pld_ray.pool.client import PoolClient
 from pld_ray.pool.controller import PoolController
 from pld_ray.pool.exchange import NAMESPACE
 from pld_ray.pool.member import MAX_CONCURRENCY
+from pld_ray.pool.placement import beside_the_driver, check_group
 from pld_ray.pool.spec import PoolSpec
 
 STOP_TIMEOUT_S = 10.0
@@ -36,13 +36,15 @@ class BasePolicyPool:
     Raises:
         FileNotFoundError, ValueError: the checkpoint is not usable (checked before any actor
             starts), or a setting is out of range.
-        RuntimeError: the cluster is too small for the replicas, or one of them does not start.
+        RuntimeError: the cluster, or the placement group that this process is in, is too small for
+            the replicas, or one of them does not start.
     """
 
     def __init__(self, spec: PoolSpec) -> None:
         spec = spec.located()
         spec.check()
         check_fits(spec)
+        check_group(spec)
         self.name = f"base_policy_{uuid.uuid4().hex[:8]}"
         self._spec, self._token = spec, secrets.token_bytes(32)
         self._published = 0
@@ -139,14 +141,6 @@ def check_fits(spec: PoolSpec) -> None:
                 f"{amount:g} {name} each; the largest node has {largest:g} {name}, all nodes "
                 f"together {total:g}. Lower the replicas or their share, or add nodes"
             )
-
-
-def beside_the_driver() -> Any:
-    """The controller shares this process's fate, so it lives on its node."""
-    if ray.util.get_current_placement_group() is not None:
-        return "DEFAULT"  # inside a placement group children are placed where the group says
-    node = ray.get_runtime_context().get_node_id()
-    return NodeAffinitySchedulingStrategy(node, soft=True)
 
 
 def is_alive(name: str) -> bool:

@@ -15,7 +15,6 @@ import ray
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import ENV_STEP_TIMER
 
-from envs.experts import PickPlaceExpert
 from pld_ray.algorithm.residual.acting import Actor
 from pld_ray.columns import BASE_ACTION, Columns
 from pld_ray.config.residual_sac import ResidualSACParams
@@ -23,6 +22,7 @@ from pld_ray.data.demonstrations import Wanted
 from pld_ray.evaluation.play import EpisodeResult, play_init_states
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import Film, film_init_state
+from pld_ray.rllib.scripted_expert import expert_maker
 from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
 from pld_ray.rollout.control_clock import ControlClock
@@ -42,8 +42,9 @@ warnings.filterwarnings("ignore", message=".*Overriding environment rllib-single
 class OffPolicyEnvRunner(SingleAgentEnvRunner):
     """Plays and returns finished episodes as flat columns.
 
-    The inherited `sample()` (RLlib episodes) keeps working: the module gives the action. A subclass
-    says who acts: `_actor`, and `play` in an evaluation.
+    The inherited `sample()` (RLlib episodes) keeps working: the module gives the action, and the
+    open episodes of requests are dropped, as they are of the same environments. A subclass says who
+    acts: `_actor`, and `play` in an evaluation.
     """
 
     env: Any
@@ -132,6 +133,12 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
 
     # --- training --------------------------------------------------------------------------------
 
+    def sample(self, **kwargs: Any) -> Any:
+        """RLlib's episodes, of the environments in which requests are played: the next request
+        begins new episodes."""
+        self._streams = None
+        return super().sample(**kwargs)
+
     def sample_episodes(self, request: SampleRequest) -> EpisodeBatch:
         """Step for at least `request.num_steps` environment steps; the episodes that finished.
 
@@ -146,6 +153,7 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         if self._streams is None:
             attend(self.config.intervention, self.env.unwrapped)
             observation, _ = self._try_env_reset(seed=int(self._rng.integers(2**31)), options=None)
+            self._needs_initial_reset = True  # `sample()` cannot go on with its episodes
             self._streams = self.start_streams(request, observation)
         clock = self.env.clock
         while stepped < request.num_steps and not (clock and finished.summaries):
@@ -328,22 +336,3 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
 
     def _act(self, observation: Observation) -> np.ndarray:
         return self._actor.act(observation)[0]
-
-
-def expert_maker(env: BaseActionVectorEnv) -> Callable[[int], PickPlaceExpert]:
-    """Makes a scripted expert for an environment of this process, as it is then.
-
-    Raises:
-        ValueError: the environments live elsewhere, or know no expert.
-    """
-    if not env.envs:
-        raise ValueError(
-            "the scripted expert sees the simulator, so it must run in the same process: set "
-            "runners.vectorization=in_process"
-        )
-    if not hasattr(env.envs[0], "expert_view"):
-        raise ValueError(
-            f"{type(env.envs[0]).__name__} has no expert_view, so there is no scripted expert "
-            "for it: record the base policy or a checkpoint"
-        )
-    return lambda i: PickPlaceExpert(env.envs[i])

@@ -23,6 +23,7 @@ from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.rounds import Rounds
 from pld_ray.rllib.runners import Runners, ask_one, busy_ones_ended
 from pld_ray.rllib.stream_seed import ONLINE, RESTORED, stream_seed
+from pld_ray.rllib.tune_resources import ReservesReplicas
 from pld_ray.rollout import factory
 from pld_ray.rollout.messages import PublishedWeights
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from pld_ray.pool import BasePolicyPool, PoolSpec
 
 
-class OffPolicy(Checkpoints):
+class OffPolicy(ReservesReplicas, Checkpoints):
     """An algorithm that learns from replay and is evaluated on held init states.
 
     Phases: `collect` (what fills the rings before the first update), one of the subclass's own if

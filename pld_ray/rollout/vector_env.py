@@ -23,6 +23,7 @@ from pld_ray.rollout.env_group import (
     Outcome,
     checked_spaces,
 )
+from pld_ray.rollout.unread_columns import tell_unread
 
 Observation = dict[str, np.ndarray]
 
@@ -304,7 +305,8 @@ def seed_per_env(seed: int | Sequence[int | None] | None, num_envs: int) -> list
 def check_policy_matches(
     policy: BasePolicy, observation_space: gym.Space, action_space: gym.Space
 ) -> tuple[gym.spaces.Dict, gym.spaces.Box]:
-    """The environment's spaces; a policy that cannot act in them is refused, naming what differs.
+    """The environment's spaces; a policy that cannot act in them is refused, naming what differs,
+    and columns that nobody reads are told of.
 
     Raises:
         ValueError: spaces of another kind than Dict and Box, another action dimension, or an
@@ -327,4 +329,5 @@ def check_policy_matches(
             given = (given[2], *given[:2])
         if tuple(shape) != given:
             raise ValueError(f"the base policy needs {key!r} of shape {tuple(shape)}, not {given}")
+    tell_unread(observation_space.spaces, policy.input_features)
     return observation_space, action_space

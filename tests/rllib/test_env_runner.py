@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import ray
 
+from envs.point import STEP_LENGTH
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.rllib import env_runner
 from pld_ray.rllib.config import ResidualSACConfig
@@ -68,6 +69,41 @@ def test_the_same_seed_repeats_the_episodes(runner):
     assert batches[0].episodes == batches[1].episodes
     for name, column in batches[0].columns.items():
         np.testing.assert_array_equal(column, batches[1].columns[name])
+
+
+def impossible_steps(batch):
+    """Steps of a batch's episodes after which the point is not where its action moves it."""
+    state, action = (batch.columns[name][:, :3] for name in ("observation.state", "action"))
+    moved = np.abs(state[:-1] + STEP_LENGTH * action[:-1] - state[1:]).max(axis=1) < 1e-4
+    last = np.cumsum([n + 1 for n in batch.episode_lengths]) - 1  # rows of final frames
+    return [row for row in np.flatnonzero(~moved) if row not in last]
+
+
+def sampled(runner, **kwargs):
+    return runner.sample(explore=False, **kwargs)
+
+
+@pytest.mark.parametrize("asked", [{"num_episodes": 2}, {"num_timesteps": 7}])
+def test_rllibs_own_sampling_spoils_no_episode_of_a_request(runner, asked):
+    runner.restart_streams(6)
+    batches = []
+    for _ in range(3):
+        batches.append(runner.sample_episodes(SampleRequest(3 * LENGTH)))  # ends within episodes
+        for episode in sampled(runner, **asked):
+            state = episode.get_observations()["observation.state"][:, :3]
+            steps = STEP_LENGTH * episode.get_actions()[:, :3].clip(-1, 1)
+            np.testing.assert_allclose(state[1:], state[:-1] + steps, atol=1e-5)
+    assert all(batch.episode_lengths for batch in batches)
+    assert not any(impossible_steps(batch) for batch in batches)
+
+
+def test_rllibs_own_sampling_goes_on_with_its_episodes_until_a_request_comes(runner):
+    first, second = (sampled(runner, num_timesteps=6) for _ in range(2))
+    assert {episode.id_ for episode in second} == {episode.id_ for episode in first}
+    runner.sample_episodes(SampleRequest(1, base_only=True))
+    third = sampled(runner, num_timesteps=6)
+    assert not {episode.id_ for episode in third} & {episode.id_ for episode in first}
+    assert {len(episode) for episode in third} == {3}
 
 
 def test_metrics_are_sent_as_often_as_they_are_asked_for(runner):

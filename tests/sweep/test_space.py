@@ -29,6 +29,7 @@ from pld_ray.sweep.plan import (
     rungs,
     scheduler,
     sweep_points,
+    trainable,
 )
 from pld_ray.sweep.run import check_points
 from pld_ray.sweep.space import points, values_drawn, with_points_type
@@ -55,6 +56,18 @@ def test_shipped_sweeps_make_configurations_that_hold(file):
     assert sweep.config.name == file.stem
     for point in sweep_points(sweep) if sweep.config.searcher == "random" else [{}]:
         sweep.trial_config(point)
+
+
+def test_a_trial_reserves_each_replica_of_its_pool_once(load, tmp_path):
+    pool = {
+        "policy.placement": "pool",
+        "policy.max_replicas": 2,
+        "policy.num_cpus_per_replica": 0.5,
+    }
+    sweep = load({"set": {**pool, "runners.num_env_runners": 0}, "space": UTD})
+    trial = trainable(sweep, context(sweep, tmp_path, "", ""))
+    asked = trial.default_resource_request({"point": {"algorithm.utd": 1, "seed": 0}})
+    assert asked.bundles == [{"CPU": 1.0}, {"CPU": 0.5}, {"CPU": 0.5}]
 
 
 def test_points_are_the_whole_grid_with_every_variant_and_seed(load):
