@@ -155,9 +155,15 @@ def episodes_of_transitions(
 def goes_on(transition: Mapping[str, Any], following: Mapping[str, Any]) -> bool:
     """Whether a transition begins with what was seen at the end of the one before."""
     seen, begun = transition["next_observations"], following["observations"]
-    return seen.keys() == begun.keys() and all(
-        np.array_equal(seen[k], begun[k], equal_nan=True) for k in seen
-    )
+    return seen.keys() == begun.keys() and all(same(seen[k], begun[k]) for k in seen)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two observations are the same; NaN is where it is NaN again."""
+    try:
+        return bool(np.array_equal(one, other, equal_nan=True))
+    except TypeError:  # of objects, of which NumPy does not know whether they are numbers
+        return bool(np.array_equal(one, other))
 
 
 def _episode(rows: Sequence[Mapping[str, Any]], where: pathlib.Path) -> Columns:

@@ -85,7 +85,8 @@ def find_episodes(
             if (root := dataset.root.resolve()) in opened:
                 raise DataError(
                     f"{dataset.root} is given twice: an episode that is held out of the one would "
-                    "be learnt from in the other; give it once (--dataset_weights sets its share)"
+                    "be learnt from in the other; begin a new run with it given once "
+                    "(--dataset_weights sets its share)"
                 )
             opened.add(root)
             check_features(dataset, needed)

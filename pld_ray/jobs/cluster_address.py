@@ -50,7 +50,9 @@ def check_speaks_grpc(server: socket.socket) -> None:
     server.settimeout(SPEAK_S)
     server.sendall(HTTP2_GREETING)
     try:
-        said = server.recv(len(EMPTY_SETTINGS), socket.MSG_WAITALL)
+        said = b""
+        while len(said) < 4 and (more := server.recv(4 - len(said))):
+            said += more
     except TimeoutError:
         return
     if said[3:4] != bytes([SETTINGS]):

@@ -16,6 +16,7 @@ from pld_ray.jobs.finetune_learner import (
     base_policy_of,
     check_same_base,
     check_same_datasets,
+    check_same_episodes,
     datasets_of,
     find_inputs,
     finetune_on_cluster,
@@ -74,6 +75,7 @@ def finetune(
         check_same_architecture(inputs.checkpoint, newest / COMPONENTS / POLICY)
         check_same_base(run, base_policy_of(inputs.checkpoint))
         check_same_datasets(run, datasets_of(inputs.episodes))
+        check_same_episodes(run, len(inputs.episodes))
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.work():

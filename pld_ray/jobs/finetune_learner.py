@@ -103,6 +103,7 @@ def learn(
             if resumes:
                 check_same_base(run, about["base_policy"])
                 check_same_datasets(run, about["datasets"])
+                check_same_episodes(run, about["episodes"])
             trainee = loaded_trainee(config)
             if ranks.first and (warning := rounding_warning(trainee.policy)):
                 logger.warning(warning)
@@ -223,6 +224,25 @@ def check_same_datasets(run: RunDir, datasets: list[dict[str, str]]) -> None:
         f"{other[0]} since {run.path} began: episodes that were learnt from would be held out for "
         "validation; put it back as it was, or begin a new run in another --output_dir"
     )
+
+
+def check_same_episodes(run: RunDir, number: int) -> None:
+    """Refuse to go on with other episodes of the same data: an older release learnt from those in
+    which `start` marks no frame, too.
+
+    Args:
+        run: its checkpoints tell; one without any begins anew.
+        number: of the episodes that are learnt from or held out.
+
+    Raises:
+        RunError: there were more, or fewer.
+    """
+    known = kept_provenance(run, "episodes")
+    if known not in (None, number):
+        raise RunError(
+            f"{run.path} began with {known} episodes, and {number} are found now: others would be "
+            "held out for validation; begin a new run in another --output_dir"
+        )
 
 
 # --- several --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
@@ -127,9 +128,15 @@ def folder_fingerprint(folder: str | Path) -> str:
 
 
 def _digest_of(files: Iterable[Path]) -> str:
+    stamps = ((file, file.stat()) for file in files)
+    return _digest(tuple((file, s.st_size, s.st_mtime_ns, s.st_ino) for file, s in stamps))
+
+
+@functools.lru_cache(64)  # many gigabytes are read once in a process, until they change
+def _digest(stamps: tuple[tuple[Path, int, int, int], ...]) -> str:
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.name}:{file.stat().st_size}\n".encode())
+    for file, size, *_ in stamps:
+        digest.update(f"{file.name}:{size}\n".encode())
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.tune.search.sample import Domain
@@ -69,7 +70,7 @@ def check_settings(config: Any) -> None:
         if getattr(config, name) != getattr(usual, name):
             raise ValueError(f"{setting} changes nothing here: use {instead}")
     seed = config.seed
-    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**31):
+    if seed is not None and not (isinstance(seed, int | np.integer) and 0 <= seed < 2**31):
         raise ValueError(f"debugging(seed={seed!r}): must be a whole number from 0 to 2**31 - 1")
     for name in OF_EPISODES:
         if getattr(config, f"callbacks_{name}") or overrides(config.callbacks_class, name):
@@ -101,7 +102,9 @@ def check_training(config: Any) -> None:
     if not config.explore:
         raise ValueError(f"env_runners(explore=False) changes nothing here: use {EXPLORING}")
     states = config.held_init_states
-    if not states or not all(isinstance(state, int) and state >= 0 for state in states):
+    if not states or not all(
+        isinstance(state, int | np.integer) and state >= 0 for state in states
+    ):
         raise ValueError(
             f"evaluation(held_init_states={states!r}): must be ids of init states, 0 or more each"
         )
@@ -148,12 +151,13 @@ def other_name_of(name: str) -> property:
 
 
 def overrides(classes: Any, name: str) -> bool:
-    """Whether a callback class, or one of several, has a method of its own."""
+    """Whether a callback class, or one of several, has a method of its own; what RLlib makes of
+    several classes has all, and is not asked."""
     several = classes if isinstance(classes, list | tuple) else [classes]
     return any(
         getattr(each, name, None) is not getattr(RLlibCallback, name)
         for each in several
-        if isinstance(each, type)
+        if isinstance(each, type) and not each.__module__.startswith("ray.rllib.")
     )
 
 

@@ -60,7 +60,10 @@ def check_device(config: FinetuneConfig) -> None:
     """
     own = config.learners.num_learners == 0 and config.device == "cuda"
     if own and not torch.cuda.is_available():
-        raise ConfigError("device=cuda: PyTorch finds no GPU here; give --device=cpu, or auto")
+        raise ConfigError(
+            "device=cuda: PyTorch finds no GPU here; give --device=cpu, or auto (a run goes on "
+            "with `device: auto` in its config.yaml)"
+        )
 
 
 def open_trainee(config: FinetuneConfig) -> PolicyCheckpoint:

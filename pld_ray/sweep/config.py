@@ -172,6 +172,11 @@ class SweepConfig:
             )
         if (self.scheduler.type == "pbt") != bool(self.scheduler.mutations):
             raise ConfigError("scheduler.mutations is what scheduler.type=pbt perturbs: give both")
+        if "policy.path" in self.scheduler.mutations:
+            raise ConfigError(
+                "scheduler.mutations: policy.path cannot change within a trial, whose residual "
+                "corrects one base policy; put it into a sweep without pbt"
+            )
 
 
 @dataclass

@@ -105,6 +105,9 @@ def test_the_steps_per_second_must_be_given(tmp_path, capsys):
 
 def test_a_sensor_that_gives_nothing_cuts_no_episode(tmp_path):
     rows = transitions()
+    for row in rows:
+        for seen in (row["observations"], row["next_observations"]):
+            seen["extra"] = np.array([1.0], object)  # of which NumPy does not know what it holds
     rows[0]["next_observations"]["state"][0, 1] = np.nan
     seen = {name: value.copy() for name, value in rows[0]["next_observations"].items()}
     rows[1]["observations"] = seen  # equal, as pickles of two steps give it

@@ -20,7 +20,7 @@ from pld_ray.cli import main
 from pld_ray.config import ConfigError
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
-from pld_ray.data import conversion_progress
+from pld_ray.data import conversion_progress, training_windows
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.jobs import finetune_loop
 from pld_ray.jobs.finetune import check_finetune, finetune
@@ -216,6 +216,16 @@ def test_a_dataset_that_has_grown_since_is_not_held_out_anew(dataset, tmp_path, 
     assert figures(run) == before
     with pytest.raises(RunError, match="data has changed since"):  # a learner that starts again
         learn(config, RunDir(run), True, find_inputs(config), lambda number: None, StopRequest())
+
+
+def test_a_run_that_learnt_from_other_episodes_of_the_same_data_is_not_held_out_anew(
+    dataset, tmp_path, capsys, monkeypatch
+):
+    stopped_run(dataset, tmp_path / "run")
+    original = training_windows.episodes_of
+    monkeypatch.setattr(training_windows, "episodes_of", lambda *how: original(*how)[1:])
+    assert main(["finetune", f"--resume={tmp_path / 'run'}"]) == 2
+    assert "began with 5 episodes, and 4 are found now" in capsys.readouterr().err
 
 
 def test_a_dataset_that_lies_elsewhere_is_the_same(dataset, tmp_path):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from ray import tune
+from ray.rllib.algorithms.callbacks import make_multi_callbacks
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.tune.search.variant_generator import generate_variants
@@ -103,7 +105,9 @@ def test_what_rllib_does_here_is_taken(monkeypatch):
     monkeypatch.setattr(unused_settings._global_registry, "contains", lambda *key: False)
     config = ResidualSACConfig().callbacks(OfResults, on_train_result=nothing)
     config.evaluation(evaluation_config={"explore": False}, evaluation_interval=1)
+    config.debugging(seed=np.int64(4)).evaluation(held_init_states=list(np.arange(3)))
     config.validate()
+    ResidualSACConfig().callbacks(make_multi_callbacks([OfResults])).validate()
     config.get_evaluation_config_object().validate()
 
 

@@ -182,6 +182,15 @@ def test_numbers_take_the_kind_that_the_configuration_has():
         ({"space": UTD, "seeds": []}, "seeds=\\[\\]: must be a list of 1 or more different"),
         ({"space": UTD, "scheduler": {"type": "ahsa"}}, "must be none, asha, hyperband or pbt"),
         ({"space": UTD, "scheduler": {"type": "pbt"}}, "mutations"),
+        (
+            {
+                "scheduler": {
+                    "type": "pbt",
+                    "mutations": {"policy.path": {"choice": ["pld_tabletop_act", "other"]}},
+                }
+            },
+            "policy.path cannot change within a trial",
+        ),
         ({"space": UTD, "shceduler": {}}, "did you mean scheduler"),
         (
             {"space": {"algorithm.utd, algorithm.n_step": {"grid": [[1, 2], [1]]}}},
