@@ -22,6 +22,7 @@ from pld_ray.data.demonstrations import Wanted
 from pld_ray.evaluation.play import EpisodeResult, play_init_states
 from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import Film, film_init_state
+from pld_ray.rllib import unused_settings
 from pld_ray.rllib.scripted_expert import expert_maker
 from pld_ray.rollout import factory
 from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
@@ -70,7 +71,12 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
     """Of episodes, where they are not the learner's."""
 
     def make_env(self) -> None:
-        super().make_env()
+        try:
+            super().make_env()
+        except AssertionError as error:  # gymnasium's, of what is no vector environment
+            raise unused_settings.no_vector_env(self.config.env) from error
+        if not isinstance(self.env.unwrapped, BaseActionVectorEnv):
+            raise unused_settings.no_vector_env(self.config.env)
         self._rllibs = self.env  # kept: gymnasium closes what a wrapper holds when it is dropped
         self.env = InfosPerEnv(self._rllibs.unwrapped, self._make_clock())
         self._streams = None

@@ -97,6 +97,14 @@ def check_api(config: Any) -> None:
         raise ValueError(f"environment({name}): use {OWN_ENV}")
 
 
+def no_vector_env(name: Any) -> TypeError:
+    """What to raise where a registered environment is not one that env runners here can step."""
+    return TypeError(
+        f"environment({name!r}) must make a pld_ray.rollout.vector_env.BaseActionVectorEnv of its "
+        f"num_envs; for a gymnasium environment use {OWN_ENV}"
+    )
+
+
 def check_training(config: Any) -> None:
     """What is asked of the configuration of training, and not of that of evaluations."""
     if not config.explore:

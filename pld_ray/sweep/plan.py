@@ -233,8 +233,9 @@ def roles(sweep: Sweep, config: TrainConfig) -> list[tuple[str, Resources]]:
 
 
 def bundles(sweep: Sweep, config: TrainConfig) -> list[Resources]:
-    """The resources of `roles`."""
-    return [resources for _, resources in roles(sweep, config)]
+    """The resources of `roles`. Ray refuses a bundle of nothing but for the trial's own."""
+    own, *others = (resources for _, resources in roles(sweep, config))
+    return [own, *filter(None, others)]
 
 
 def trainable(sweep: Sweep, context: Mapping[str, Any]) -> Any:

@@ -120,6 +120,20 @@ def test_a_search_over_the_batch_size_has_no_twins(name):
     assert ResidualSACConfig().update_from_dict({name: 64}).learner_params().batch_size == 64
 
 
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("vector", [False, True])
+def test_a_registered_environment_that_is_no_vector_of_ours_is_refused(vector):
+    def make(env_config):
+        if vector:
+            return gym.make_vec("CartPole-v1", env_config["num_envs"])
+        return gym.make("CartPole-v1")
+
+    tune.register_env("cart_pole", make)
+    config = ResidualSACConfig().environment("cart_pole").env_runners(num_env_runners=0)
+    with pytest.raises(TypeError, match=r"environment\('cart_pole'\) must make .*entry_point"):
+        config.build_algo()
+
+
 class OwnModule(ResidualModule):
     """A user's own."""
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ray import tune
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
@@ -342,6 +343,14 @@ def test_the_process_of_a_trial_that_learns_itself_reserves_its_gpu(load):
     assert bundles(sweep, sweep.base) == [{"CPU": 1.0, "GPU": 0.25}, {"CPU": 0.5}]
     sweep = load({"space": UTD, "set": changes | {"runners.num_learners": 1}})
     assert bundles(sweep, sweep.base) == [{"CPU": 1.0}, {"CPU": 0.5}, {"CPU": 1.0, "GPU": 0.25}]
+
+
+def test_processes_that_reserve_nothing_have_no_bundle(load):
+    """Ray refuses one: the sweep would end before its first trial."""
+    changes = {"runners.num_env_runners": 2, "runners.num_cpus_per_env_runner": 0.0}
+    sweep = load({"space": UTD, "set": changes})
+    assert bundles(sweep, sweep.base) == [{"CPU": 1.0}]
+    tune.PlacementGroupFactory(bundles(sweep, sweep.base))
 
 
 def test_asha_compares_at_powers_of_the_reduction_factor(load):
