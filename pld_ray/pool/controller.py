@@ -18,6 +18,10 @@ from pld_ray.pool.spec import PoolSpec
 POLL_S = 0.5
 KEPT_WEIGHTS = 2  # versions: the present one, and that of requests on their way
 LONGEST_PAUSE_S = 30.0  # between two attempts to start a replica that does not start
+OTHER_POLICY = (
+    "it loads another policy ({0.fingerprint:.12}) than the pool began with "
+    "({1.fingerprint:.12}): put that one back where it lay"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +183,10 @@ class PoolController:
             return
         if member.state != "starting":
             return
-        self._description = self._description or description
+        first = self._description = self._description or description
+        if description.fingerprint != first.fingerprint:
+            self._not_started(member, OTHER_POLICY.format(description, first))
+            return
         self._start_failures, self._start_error = 0, ""
         member.state = "ready"
         self._publish()

@@ -17,7 +17,8 @@ class AddingPolicy:
 
     Args:
         fixed_s, row_s: seconds that each inference sleeps, and per row.
-        folder: where misbehaviour leaves its traces.
+        folder: where misbehaviour leaves its traces; the file "fingerprint" there tells another
+            one.
         rtc: add a row's leftover, all of it, to its chunk; normalised is half the chunk.
 
     An observation of `CRASH`, `HANG`, `FAIL` or `WAIT` makes the policy end its process, never
@@ -41,6 +42,8 @@ class AddingPolicy:
         self.rtc = rtc
         self._fixed_s, self._row_s = fixed_s, row_s
         self._folder = Path(folder) if folder else None
+        if self._folder and (self._folder / "fingerprint").exists():
+            self.fingerprint = (self._folder / "fingerprint").read_text()
 
     def infer(self, observations, tasks, env_ids, seeds=None, leftovers=None):
         x = observations["x"]

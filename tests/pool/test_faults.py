@@ -203,6 +203,24 @@ def test_a_policy_that_does_not_load_is_named():
         BasePolicyPool(PoolSpec(make_policy="pool_policies.nothing"))
 
 
+def test_a_replica_that_would_load_another_policy_takes_no_part(make_pool, tmp_path):
+    """The policy's folder was overwritten while the pool ran, and a replica dies."""
+    pool = make_pool(folder=tmp_path, deadline_s=2.0)
+    client = pool.client()
+    assert ask(client, 1) == [11.0]
+    (tmp_path / "fingerprint").write_text("another")
+
+    def why():
+        with pytest.raises(TimeoutError) as raised:
+            ask(client, CRASH)
+        return str(raised.value)
+
+    until(lambda: "loads another policy (another) than the pool began with (adding)" in why())
+    (tmp_path / "fingerprint").unlink()
+    until(lambda: pool.metrics()["num_replicas"] == 1)
+    assert ask(client, 2) == [12.0]
+
+
 def test_a_cluster_that_is_too_small_is_said_at_once(make_pool):
     with pytest.raises(RuntimeError, match=r"1 replicas need 1 GPU each; .* together 0"):
         make_pool(num_gpus_per_replica=1)
