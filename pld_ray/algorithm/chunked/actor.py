@@ -278,11 +278,20 @@ class GaussianActor(EncodingActor):
         """Chunks [K, B, H, A] in [-1, 1]."""
         return self.draw(observation, noise)[0]
 
-    def draw(self, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Chunks [..., B, H, A], and the log-probability of each whole chunk, [..., B]."""
+    def draw(
+        self, observation: Tensor, noise: Tensor, moved: Tensor | float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Chunks [..., B, H, A], and the log-probability of each whole chunk, [..., B].
+
+        Args:
+            observation: [B, Z].
+            noise: [..., B, H, A].
+            moved: which components count, [A]; what is not executed has no entropy to keep.
+        """
         mean, log_std = self(observation)
         u = mean + log_std.exp() * noise
-        return torch.tanh(u), losses.tanh_log_prob(u, mean, log_std).sum((-1, -2))
+        log_prob = losses.tanh_log_prob(u, mean, log_std) * moved
+        return torch.tanh(u), log_prob.sum((-1, -2))
 
     def bc_loss(
         self,

@@ -150,7 +150,7 @@ def sac_loss(
     return (alpha * log_prob - reduce_ensemble(q, reduction, logits)).mean()
 
 
-def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(log_alpha: Tensor, log_prob: Tensor, target_entropy: float | Tensor) -> Tensor:
     """-log alpha * mean (log pi + H_target): alpha falls while the entropy is above its target."""
     return -log_alpha.squeeze() * (log_prob.detach() + target_entropy).mean()
 

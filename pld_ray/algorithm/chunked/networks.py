@@ -31,6 +31,9 @@ from pld_ray.networks.encoders import EncoderInputs, image_shapes, make_encoder
 from pld_ray.networks.precision import product_dtype
 from pld_ray.replay.schema import ColumnSpec
 
+SMALLEST_SPREAD = 1e-6
+"""Of a policy's statistics, as a part of the action: less is rounding."""
+
 
 class ChunkedNetworks(ObservingNetworks):
     """Actor, its moving average, chunk critics, their targets, observation statistics.
@@ -42,6 +45,7 @@ class ChunkedNetworks(ObservingNetworks):
     Inside, actions are in [-1, 1] of the bounds of the action space, and after `fit_actions` of the
     range that the data have: a component that nobody ever moved stays where it was. A flow that had
     to learn that it is zero would be a little wrong at every step, and an arm would slowly turn.
+    Critics are asked about what would be executed, see `executed`.
 
     Args:
         observation_dim: D, of the concatenated observation vector.
@@ -60,11 +64,14 @@ class ChunkedNetworks(ObservingNetworks):
         ema_actor: its moving average, which acts and is exported.
         critic, critic_encoder: phi.
         target_critic, target_encoder: its slow copy.
+        lowest, highest: of the environment's actions, [A]; beside a `seeing` actor alone.
     """
 
     params: ACRLPDParams
     actor: Any
     ema_actor: Any
+    lowest: Tensor
+    highest: Tensor
     trained_only = ("actor", "target_critic", "target_encoder", "log_alpha")
     """Parts that no action needs."""
 
@@ -82,6 +89,7 @@ class ChunkedNetworks(ObservingNetworks):
         tasks: tuple[str, ...] = (),
     ) -> None:
         inputs = EncoderInputs(observation_dim, dict(images or {}), tasks)
+        bounds = low, high
         if seeing is not None:
             offset, scale = seeing.action_offset.numpy(), seeing.action_scale.numpy()
             low, high = offset - scale, offset + scale
@@ -89,6 +97,10 @@ class ChunkedNetworks(ObservingNetworks):
         self.widths = list(widths or [observation_dim])
         self.sees = seeing is not None
         if seeing is not None:
+            for name, bound in zip(("lowest", "highest"), bounds, strict=True):
+                values = np.broadcast_to(np.float32(bound), action_dim)
+                # no checkpoint has had them
+                self.register_buffer(name, torch.tensor(values.copy()), persistent=False)
             self.image_columns = {key: key for key in seeing.cameras}
             inputs = replace(inputs, feature_dim=seeing.feature_dim)
         self.extra_columns = {"success": ColumnSpec((), "bool")}
@@ -187,13 +199,24 @@ class ChunkedNetworks(ObservingNetworks):
         self, critic: CriticEnsemble, x: Tensor, chunks: Tensor, members: Tensor | None = None
     ) -> Tensor:
         """`CriticEnsemble.outputs` at chunks [B, H, A]: [M, B] or [M, B, Z]."""
-        flat = chunks.flatten(-2)
+        flat = self.executed(chunks).flatten(-2)
         return critic.outputs(x, flat, flat, members)
 
     def judge(self, x: Tensor, chunks: Tensor) -> Tensor:
         """Q of the online critics [N, K, B] at candidates [K, B, H, A] of the same B features."""
-        flat = chunks.flatten(-2)
+        flat = self.executed(chunks).flatten(-2)
         return self.critic.otf(x, flat[0], flat)
+
+    def executed(self, chunks: Tensor) -> Tensor:
+        """What the environment makes of chunks [..., H, A], in the units that they have.
+
+        What does not move is 0, as in the data: the critics' weights for it have never learnt
+        anything, and would choose among candidates by chance. A policy's own units reach further
+        than the environment's bounds.
+        """
+        if self.sees:
+            return chunks.clamp(self.to_unit(self.lowest), self.to_unit(self.highest))
+        return chunks * self.moved
 
     def choose(self, x: Tensor, chunks: Tensor) -> Tensor:
         """The candidate that the online critics like best, [B, H, A]; of one, that one."""
@@ -210,15 +233,32 @@ class ChunkedNetworks(ObservingNetworks):
         self.action_high.copy_(actions.amax(0))
 
     def to_unit(self, actions: Tensor) -> Tensor:
-        """Actions of the environment [..., A] in [-1, 1]; those outside are clipped."""
+        """Actions of the environment [..., A] in [-1, 1]; those outside are clipped, and what does
+        not move is 0."""
         middle, half = self._middle_and_half
-        actions = (actions - middle) / half.clamp(min=torch.finfo(half.dtype).tiny)
+        moved = self.moved
+        actions = (actions - middle) / torch.where(moved, half, 1.0) * moved
         return actions if self.sees else actions.clamp(-1.0, 1.0)
 
     def from_unit(self, actions: Tensor) -> Tensor:
         """Actions in [-1, 1] as the environment takes them, [..., A]."""
         middle, half = self._middle_and_half
         return middle + actions * half
+
+    def out_of_reach(self, actions: Tensor) -> dict[int, float]:
+        """Component -> how far actions [n, A] of the environment are from any that is learnt of."""
+        middle, half = self._middle_and_half
+        beyond = (actions - self.from_unit(self.to_unit(actions))).abs().amax(0)
+        rounding = 1e-3 * half + 1e-5 * (1.0 + middle.abs())
+        return {int(k): float(beyond[k]) for k in (beyond > rounding).nonzero()}
+
+    @property
+    def moved(self) -> Tensor:
+        """Which components the data move, or a policy's own units, [A] bool."""
+        if not self.sees:
+            return self.action_high > self.action_low
+        middle, half = self._middle_and_half  # no spread is 1e-8 to LeRobot, or what rounding left
+        return half > SMALLEST_SPREAD * (0.1 + middle.abs())
 
     @property
     def _middle_and_half(self) -> tuple[Tensor, Tensor]:

@@ -5,8 +5,6 @@ The equations are in `losses.py`, the order in which they are applied is in `upd
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -99,7 +97,8 @@ class ChunkedObjective(GradientSteps):
             q = networks.judge(x, networks.actor.sample(observation, noise))
             self.record(part, "q_policy", q.detach())
             return losses.climbing_loss(q, reduction, logits), None
-        chunks, log_prob = networks.actor.draw(observation, self.noise(len(x), *self.chunk_shape))
+        noise = self.noise(len(x), *self.chunk_shape)
+        chunks, log_prob = networks.actor.draw(observation, noise, networks.moved)
         q = critic.value(networks.outputs(critic, x, chunks))
         self.record(part, "q_policy", q.detach())
         alpha = (
@@ -109,8 +108,9 @@ class ChunkedObjective(GradientSteps):
 
     def temperature_loss(self, part: MicroBatch, log_prob: Tensor) -> Tensor:
         """Moves the entropy of chunks towards `target_entropy`."""
-        target = self.params.target_entropy
-        target = -0.5 * math.prod(self.chunk_shape) if target is None else target
+        target: float | Tensor | None = self.params.target_entropy
+        if target is None:
+            target = -0.5 * self.params.horizon * self.networks.moved.sum()
         self.record(part, "entropy", -log_prob.detach().mean())
         assert self.networks.log_alpha is not None
         return losses.temperature_loss(self.networks.log_alpha, log_prob, target)

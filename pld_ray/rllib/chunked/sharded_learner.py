@@ -45,6 +45,10 @@ class ShardedACRLPDLearner(ACRLPDLearner):
         """All of the replay: whose turn a micro-batch is, `ranks` says."""
         return Shard()
 
+    @property
+    def is_first(self) -> bool:
+        return self.ranks.first
+
     def replay_device(self) -> torch.device:
         """The host's memory; the device's is for what is sharded."""
         return torch.device("cpu")

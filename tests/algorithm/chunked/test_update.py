@@ -115,7 +115,7 @@ def test_actions_are_in_the_range_of_the_data_and_what_never_moves_stays():
     assert (chunks[..., 1] - 1.0).abs().max() <= 2.0
     assert len(chunks[..., 1].unique()) > 1
     beyond = networks.to_unit(torch.tensor([[0.0, 4.0]]))  # a person's, outside the range
-    assert torch.equal(beyond, torch.tensor([[-1.0, 1.0]]))
+    assert torch.equal(beyond, torch.tensor([[0.0, 1.0]]))
 
 
 def test_windows_are_cut_cloned_and_scaled_as_asked():
