@@ -168,6 +168,11 @@ class ResidualSACParams(LearnerParams, PhaseParams):
         "own.",
     )
 
+    @property
+    def return_steps(self) -> int:
+        """Steps of the longest window that an update may ask for."""
+        return max(self.n_step, self.actor_delay_n_step)
+
     @classmethod
     def of_stored(cls, params: Mapping[str, Any]) -> Self:
         """Those of a policy that this or an older release stored: it acts as it did.

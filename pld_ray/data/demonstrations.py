@@ -60,12 +60,17 @@ class EpisodeFacts(NamedTuple):
     length: int
     """Transitions."""
     success: bool
+    longest_window: int
+    """Steps from the first row that may start a window to the end; 0 where none may."""
 
     @classmethod
     def of(cls, dataset: Dataset, index: int, episode: Columns) -> Self:
         """Of an episode that `episodes_in` gives."""
         where = f"{dataset.root}, episode {index}"
-        return cls(where, len(episode["reward"]) - 1, bool(episode[SUCCESS].any()))
+        length = len(episode["reward"]) - 1
+        starts = np.flatnonzero(episode[START]) if START in episode else np.arange(length)
+        longest = length - int(starts[0]) if len(starts) else 0
+        return cls(where, length, bool(episode[SUCCESS].any()), longest)
 
 
 def check_fits(dataset: Dataset, wanted: Wanted) -> None:
@@ -180,7 +185,8 @@ def episodes_of(
         Number of the episode in the dataset, and its columns.
 
     Raises:
-        DataError: actions outside the bounds, or something that is not finite.
+        DataError: actions outside the bounds, something that is not finite, or no row that may
+            start a window.
     """
     check_fits(dataset, wanted)
     cameras = [name for name, shape in wanted.observations.items() if len(shape) == 3]
@@ -194,10 +200,13 @@ def episodes_of(
     for name, shape in {**wanted.observations, **actions}.items():
         if name in columns:  # vectors of one value are scalars in a dataset
             columns[name] = columns[name].reshape(-1, *shape)
+    if START in columns:  # of whatever type a dataset has it
+        columns[START] = columns[START].reshape(-1).astype(bool)
     last_frames = dataset.first_frames + dataset.lengths - 1
     success = dataset.successes()
     assert success is not None  # there are rewards, see `check_fits`
     terminated = table[marks[0]][last_frames].astype(bool) if marks else success
+    found = started = False
     for index, (first, length) in enumerate(
         zip(dataset.first_frames, dataset.lengths, strict=True)
     ):
@@ -211,7 +220,19 @@ def episodes_of(
         episode = with_final(rows, row, over, reached, wanted)
         if episode is not None:
             check_values(episode, dataset, row["episode_index"], wanted)
+            found = True
+            started |= START not in episode or bool(episode[START].any())
             yield index, episode
+    if found and not started:
+        raise no_starts(dataset)
+
+
+def no_starts(dataset: Dataset) -> DataError:
+    """What is raised for a dataset whose column `start` leaves nothing to learn from."""
+    return DataError(
+        f"{dataset.root}: {START} marks no frame of the episodes that are learnt from, so no "
+        "window may begin: mark some, or leave the dataset out"
+    )
 
 
 def with_final(

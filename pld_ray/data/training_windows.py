@@ -12,7 +12,7 @@ import torch
 
 from pld_ray.columns import START
 from pld_ray.data.dataset import Dataset, open_datasets
-from pld_ray.data.demonstrations import check_alike
+from pld_ray.data.demonstrations import check_alike, no_starts
 from pld_ray.data.errors import DataError
 
 ACTION, IS_PAD, TASK = "action", "action_is_pad", "task"
@@ -127,10 +127,7 @@ def episodes_of(
     ]
     found = [episode for episode in wanted if episode.starts.any()]
     if wanted and not found:
-        raise DataError(
-            f"{dataset.root}: {START} marks no frame of the episodes that are learnt from, so no "
-            "window may begin: mark some, or leave the dataset out"
-        )
+        raise no_starts(dataset)
     for episode in found:
         check_finite(episode, columns)
     return found

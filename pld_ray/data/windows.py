@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pld_ray.columns import START
 from pld_ray.data.dataset import Dataset
+from pld_ray.data.demonstrations import no_starts
 from pld_ray.data.errors import DataError
 from pld_ray.replay import ChunkRing, ColumnSpec, ReplaySchema
 from pld_ray.replay.chunk_ring import SUCCESS
@@ -31,7 +32,7 @@ class DatasetWindows:
         seed: of the draws.
 
     Raises:
-        DataError: a column is missing, or no episode has two frames.
+        DataError: a column is missing, no episode has two frames, or no row may start a window.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class DatasetWindows:
         }
         ring = ChunkRing(ReplaySchema(specs, observation_keys), number, seed=seed)
         ring.add_episodes(given, lengths, gamma=1.0)
+        if not len(ring):
+            raise no_starts(self.dataset)
         return ring
 
     def sample(

@@ -52,7 +52,8 @@ def read_frames(paths: Sequence[str | pathlib.Path], cameras: Sequence[str] = ()
         cameras: which are read; all of the first dataset if there are none.
 
     Raises:
-        DataError: no cameras, no labels, or datasets of different cameras.
+        DataError: no cameras, no labels, datasets of different cameras, or a success that no frame
+            shows.
     """
     images: dict[str, list[np.ndarray]] = {}
     success: list[np.ndarray] = []
@@ -71,7 +72,16 @@ def read_frames(paths: Sequence[str | pathlib.Path], cameras: Sequence[str] = ()
             for camera, each in seen.items():
                 images.setdefault(camera, []).append(each[:number])
             after = labels[first : first + length]
-            success.append(np.concatenate([[False], after])[:number])
+            shown = np.concatenate([[False], after])[:number]
+            if after.any() and not shown.any():
+                raise DataError(
+                    f"{dataset.root}, episode {index}: {LABEL} is true of its last frame alone, so "
+                    "success shows in the observation after it, which the dataset does not keep: "
+                    "record episodes that go on after a success (pld-ray classifier collect), or "
+                    f"set {LABEL} one frame before the first that shows the success and from there "
+                    "on"
+                )
+            success.append(shown)
             episode.append(np.full(number, len(episode)))
     try:
         stacked = {camera: np.concatenate(parts) for camera, parts in images.items()}

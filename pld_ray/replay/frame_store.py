@@ -23,7 +23,13 @@ INDEX_BYTES = 17  # of a row in _steps_left, _starts and _is_start
 
 
 class FrameStore:
-    """The part of a `FrameRing` that stores; see there."""
+    """The part of a `FrameRing` that stores; see there.
+
+    Attributes:
+        dropped_first: what it stored first has left, since it was made, cleared or loaded.
+    """
+
+    dropped_first: bool
 
     def __init__(
         self,
@@ -61,6 +67,7 @@ class FrameStore:
         """Forget every episode."""
         self._files = SegmentFiles()
         self._first_episode = 0  # number of the oldest stored one, since the ring was empty
+        self.dropped_first = False
         self._episode_lengths: deque[int] = deque()
         self._starts_per_episode: deque[int] = deque()
         self._head = 0  # row that is written next
@@ -104,6 +111,7 @@ class FrameStore:
         columns: Mapping[str, np.ndarray | Tensor],
         episode_lengths: Sequence[int],
         gamma: float,
+        window: int | None = None,
     ) -> None:
         """Store finished or cut episodes and their returns-to-go, evicting the oldest as needed.
 
@@ -112,7 +120,10 @@ class FrameStore:
                 With a bool column `start` only transitions that it marks start a window; the
                 others are part of windows alone.
             episode_lengths: L of each episode, >= 1.
-            gamma: discount of `mc_return`; a truncated episode's return ends where it was cut.
+            gamma: discount of `mc_return`; a truncated episode's return ends where it was cut,
+                unless it failed all along, see `ingest.bounds_to_go`.
+            window: with `start`, rows that no window of so many steps sees are not stored: parts of
+                an episode are stored as episodes, and longer windows end with their part.
 
         Raises:
             ValueError: a column is missing or misshapen or holds a NaN or an infinity, an episode
@@ -127,8 +138,14 @@ class FrameStore:
             tensors = {k: torch.as_tensor(columns[k][episode]) for k in self.schema.tensor_keys}
             starts = torch.as_tensor(columns[START][episode]) if START in columns else None
             outcome = ingest.with_outcome(self.schema, rows[episode], gamma)
-            self._add_episode(outcome, tensors, starts)
             end = episode.stop
+            if starts is None or window is None:
+                self._add_episode(outcome, tensors, starts)
+                continue
+            for part in ingest.stretches(starts, window):
+                piece = ingest.cut(self.schema, outcome, part)
+                cut = {key: values[part] for key, values in tensors.items()}
+                self._add_episode(piece, cut, starts[part])
 
     def _add_episode(
         self, rows: Tensor, tensors: Mapping[str, Tensor], starts: Tensor | None
@@ -165,6 +182,7 @@ class FrameStore:
         self._num_starts += len(rows)
 
     def _evict_oldest(self) -> None:
+        self.dropped_first |= self._first_episode == 0
         length = self._episode_lengths.popleft()
         self._first_episode += 1
         self._used -= length + 1

@@ -8,7 +8,9 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from pld_ray.columns import SUCCESS
 from pld_ray.errors import UserError
 from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, MC_RETURN, ReplaySchema
 
@@ -92,14 +94,60 @@ def check_finite(schema: ReplaySchema, columns: Columns, rows: Tensor, ends: Seq
 def with_outcome(schema: ReplaySchema, rows: Tensor, gamma: float) -> Tensor:
     """Fill what is known at the end of an episode of L transitions, rows [L + 1, row_width].
 
-    mc_return on the transitions; on the final frame reward and penalty 0, so that a window may
-    run past the end, and end_of_task.
+    mc_return on the transitions; on the final frame end_of_task.
     """
+    end_with_nothing(schema, rows)
+    reward, terminated = schema.view(rows, "reward")[:-1], schema.view(rows, "terminated")[-2]
+    schema.view(rows, MC_RETURN)[:-1] = bounds_to_go(reward, bool(terminated), gamma)
+    schema.view(rows, END_OF_TASK)[-1] = terminated
+    return rows
+
+
+def end_with_nothing(schema: ReplaySchema, rows: Tensor) -> None:
+    """No reward and no penalty on a final frame, so that a window may run past the end."""
     for name in ("reward", DISCRETE_PENALTY) if schema.has_penalty else ("reward",):
         schema.view(rows, name)[-1] = 0.0
-    schema.view(rows, MC_RETURN)[:-1] = returns_to_go(schema.view(rows, "reward")[:-1], gamma)
-    schema.view(rows, END_OF_TASK)[-1] = schema.view(rows, "terminated")[-2]
-    return rows
+
+
+def stretches(starts: Tensor, window: int) -> list[slice]:
+    """The parts of an episode that its windows see.
+
+    Args:
+        starts: bool [L + 1], rows that start one; the final frame starts none.
+        window: steps from its start to its last row, >= 1.
+
+    Returns:
+        Rows that follow each other; each part ends with a final frame of the windows in it.
+    """
+    starts = starts.reshape(-1).bool().clone()
+    starts[-1] = False
+    counted = pad(starts.cumsum(0), (window + 1, 0))
+    seen = counted[window + 1 :] > counted[: -window - 1]  # a start `window` rows ago, or since
+    edges = pad(seen.int(), (1, 1)).diff().nonzero().flatten().tolist()
+    return [slice(*edge) for edge in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def cut(schema: ReplaySchema, rows: Tensor, part: slice) -> Tensor:
+    """Part of an episode as `with_outcome` gives it, for a ring: its returns and its success are
+    those of the whole, and a last row that is a transition there is the final frame here."""
+    piece = rows[part].clone()
+    end_with_nothing(schema, piece)
+    if SUCCESS in schema.packed:
+        schema.view(piece, SUCCESS)[:-1] = schema.view(rows, SUCCESS).max()
+    return piece
+
+
+def bounds_to_go(reward: Tensor, terminated: bool, gamma: float) -> Tensor:
+    """What Cal-QL bounds Q by from below: `returns_to_go`, but of a failure that was cut, all of
+    whose rewards are the same and negative, what failing for ever is worth.
+
+    As the authors (`calc_return_to_go` in JaxCQL/replay_buffer.py of nakamotoo/Cal-QL), who give it
+    to failures that terminated too: no value follows those here.
+    """
+    failed = bool((reward == reward[0]).all()) and float(reward[0]) < 0.0
+    if failed and not terminated and gamma < 1.0:
+        return torch.full_like(reward, float(reward[0]) / (1.0 - gamma))
+    return returns_to_go(reward, gamma)
 
 
 def returns_to_go(reward: np.ndarray | Tensor, gamma: float) -> Tensor:

@@ -24,6 +24,7 @@ from pld_ray.config.learner import LearnerParams
 from pld_ray.errors import UserError
 from pld_ray.networks.encoders import FrozenFeatures
 from pld_ray.replay import FrameRing, ReplaySchema, SymmetricReplay
+from pld_ray.replay.ingest import returns_to_go
 from pld_ray.rllib.learners import Stored
 from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 from pld_ray.rollout.messages import ReplayBatch
@@ -64,14 +65,18 @@ class Intake:
                     self.lost_steps.append(sum(batch.kept))
                 continue
             ring = self.replay.offline if batch.buffer == "offline" else self.replay.online
-            store_episodes(ring, columns, batch.kept, self.params, self.networks.frozen_features)
+            # where few rows start a window, the others would drop demonstrations for nothing
+            window = None if batch.starts is None else self.params.return_steps
+            frozen = self.networks.frozen_features
+            store_episodes(ring, columns, batch.kept, self.params, frozen, window)
 
     def stored(self) -> Stored:
         """What the replay holds, and what was lost since this was last asked."""
         lost = 0
         while self.lost_steps:
             lost += self.lost_steps.popleft()
-        return Stored(lost, len(self.replay.online), len(self.replay.offline))
+        offline, online = self.replay.offline, self.replay.online
+        return Stored(lost, len(online), len(offline), offline.dropped_first)
 
 
 def fetch_episodes(batch: ReplayBatch) -> Columns | None:
@@ -101,8 +106,9 @@ def store_episodes(
     episode_lengths: list[int],
     params: LearnerParams,
     frozen: FrozenFeatures | None,
+    window: int | None = None,
 ) -> None:
-    """Write whole episodes, with the reward that is learnt from and features in place of images.
+    """Write episodes, with the reward that is learnt from and features in place of images.
 
     Args:
         ring: where to.
@@ -110,6 +116,7 @@ def store_episodes(
         episode_lengths: transitions of each.
         params: reward scale and bias, gamma and the critic's range.
         frozen: the vision encoder whose features are kept.
+        window: as for `FrameStore.add_episodes`.
 
     Raises:
         ValueError: a NaN or an infinity; the message names column, episode and row.
@@ -119,10 +126,11 @@ def store_episodes(
     columns = with_features(columns, ring.schema, frozen)
     if SUCCEEDED in ring.schema.columns:
         columns = {**columns, SUCCEEDED: of_successes(columns[SUCCESS], episode_lengths)}
-    ring.add_episodes(columns, episode_lengths, params.gamma)
     if params.critic_atoms > 1:
-        added = ring.transition_rows()[-sum(episode_lengths) :]
-        check_returns(ring.column("mc_return", added), params.value_range)
+        rewards = np.split(columns["reward"], np.cumsum(np.add(episode_lengths, 1))[:-1])
+        returns = torch.cat([returns_to_go(each[:-1], params.gamma) for each in rewards])
+        check_returns(returns, params.value_range)
+    ring.add_episodes(columns, episode_lengths, params.gamma, window)
 
 
 def with_scaled_reward(

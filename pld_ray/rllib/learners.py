@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,8 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.errors import UserError
 from pld_ray.rollout.messages import PublishedWeights, ReplayBatch
+
+log = logging.getLogger("pld_ray")
 
 LOST = (RayActorError, OutOfMemoryError, NodeDiedError)
 """What Ray raises where a process was ended, by its memory monitor too, or a node is gone."""
@@ -58,11 +61,13 @@ class Stored:
     Attributes:
         lost_steps: transitions that were counted and died with their runner's node.
         online, offline: transitions in each ring of its shard.
+        drops_first: the offline ring has dropped what it stored first.
     """
 
     lost_steps: int
     online: int
     offline: int
+    drops_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ class Learners:
     def __init__(self, group: LearnerGroup, metrics: MetricsLogger, failure_dir: str) -> None:
         self.group, self.metrics, self.failure_dir = group, metrics, failure_dir
         self.on_store: Callable[[Sequence[ReplayBatch]], None] = lambda batches: None
+        self._told_of_drops = False
 
     # --- replay ----------------------------------------------------------------------------------
 
@@ -223,10 +229,20 @@ class Learners:
         return means(per_learner)
 
     def _log_stored(self, per_learner: Sequence[Stored]) -> int:
-        """Log what the replay of all learners holds; the steps that they lost on the way."""
+        """Log what the replay of all learners holds; the steps that they lost on the way.
+
+        That the offline ring begins to drop demonstrations is said, once.
+        """
         for name in ("online", "offline"):
             held = sum(getattr(stored, name) for stored in per_learner)
             self.metrics.log_value((LEARNER_RESULTS, ALL_MODULES, f"replay_{name}"), held, window=1)
+        if any(stored.drops_first for stored in per_learner) and not self._told_of_drops:
+            self._told_of_drops = True
+            log.warning(
+                "the offline replay is full: what it was filled with first, demonstrations or the "
+                "base policy's successes, leaves it episode by episode for what is stored now; "
+                "raise algorithm.offline_capacity to keep it"
+            )
         return sum(stored.lost_steps for stored in per_learner)
 
     def _aggregate(self, module: str, per_learner: Sequence[Mapping[str, float]]) -> None:

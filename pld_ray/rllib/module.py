@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ray.rllib.utils.numpy import convert_to_numpy
 from ray.rllib.utils.torch_utils import convert_to_torch_tensor
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
-from pld_ray.columns import BASE_ACTION
+from pld_ray.columns import BASE_ACTION, TASK_INDEX
 from pld_ray.config.residual_sac import ResidualSACParams
 
 
@@ -31,6 +32,7 @@ class NetworksModule(TorchRLModule, InferenceOnlyAPI):
         raise NotImplementedError
 
     def setup(self) -> None:
+        check_task_index(getattr(self.observation_space, "spaces", {}), self.model_config)
         self.networks = self.make_networks()
         if self.inference_only:
             self.networks.keep_what_acts()
@@ -60,6 +62,27 @@ class NetworksModule(TorchRLModule, InferenceOnlyAPI):
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         raise NotImplementedError("the learner trains this module; see the algorithm's update.py")
+
+
+def check_task_index(spaces: Mapping[str, Any], model_config: Mapping[str, Any]) -> None:
+    """Refuse an environment that shows tasks of which a task embedding has no row.
+
+    Args:
+        spaces: of the observations.
+        model_config: of the module.
+
+    Raises:
+        ValueError: naming the space of `task_index`, and how many tasks there are.
+    """
+    space, kind = spaces.get(TASK_INDEX), model_config["params"].get("task_embedding", "none")
+    number = len(model_config.get("tasks", ()))
+    if space is None or kind == "none" or (space.low.min() >= 0 and space.high.max() < number):
+        return
+    raise ValueError(
+        f"the observation {TASK_INDEX} is {space}, and algorithm.task_embedding={kind} knows the "
+        f"tasks of a run, {number} of them, numbered from 0: set it to none and let "
+        "observation.state tell the tasks apart, or choose an environment of one task"
+    )
 
 
 class ResidualModule(NetworksModule):

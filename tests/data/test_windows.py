@@ -68,6 +68,17 @@ def test_only_chunk_starts_start_a_window(convert_folder, tmp_path):
     assert set(batch["frame"].tolist()) == {0, 4}
 
 
+def test_a_start_on_the_frame_that_a_cut_episode_ends_with_starts_nothing(convert_folder, tmp_path):
+    import h5py
+
+    path = write_episode(tmp_path / "in/score_1/episode_0.hdf5", 7)
+    with h5py.File(path, "a") as file:
+        file["chunk_starts"] = np.array([6])
+    convert_folder(tmp_path / "in", tmp_path / "out")
+    with pytest.raises(DataError, match="out: start marks no frame of the episodes"):
+        DatasetWindows(Dataset(tmp_path / "out"))
+
+
 def test_what_cannot_be_drawn_is_refused(dataset_root):
     dataset = Dataset(dataset_root)
     with pytest.raises(DataError, match=r"8 steps is longer than every episode, .* has 7; lower"):

@@ -115,8 +115,16 @@ class ListModel:
                     "discount": 0.0 if ended else gamma**m,
                     "residual_scale": e["residual_scale"][t],
                     "intervened": e["intervened"][t],
-                    "mc_return": sum(gamma ** (k - t) * e["reward"][k] for k in range(t, length)),
+                    "mc_return": return_to_go(e, t, gamma),
                 }
+
+
+def return_to_go(episode, t, gamma):
+    """Of transition t; what failing for ever is worth, if the episode failed until it was cut."""
+    rewards = episode["reward"][:-1].tolist()
+    if not episode["terminated"].any() and min(rewards) == max(rewards) < 0:
+        return rewards[0] / (1 - gamma)
+    return sum(gamma ** (k - t) * rewards[k] for k in range(t, len(rewards)))
 
 
 def filled(capacity, batches, extras=False):

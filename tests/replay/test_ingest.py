@@ -65,3 +65,31 @@ def test_a_double_that_overflows_float32_is_refused_too():
     episode["force"][2, 1] = 1e39
     with pytest.raises(ValueError, match=r"'force' holds .* in episode 0, row 2;"):
         ring.add_episodes(episode, [3], GAMMA)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "terminated", "returns"),
+    [
+        ([-5, -5, -5], False, [-500, -500, -500]),  # -5 / (1 - 0.99)
+        ([-5, -5, -5], True, [-14.8505, -9.95, -5]),  # no value follows
+        ([-5, -5, 5], False, [-5.0495, -0.05, 5]),
+        ([-5, -4, -5], False, [-13.8605, -8.95, -5]),
+        ([0, 0], False, [0, 0]),
+        ([2, 2], False, [3.98, 2]),
+    ],
+)
+def test_what_calql_bounds_the_value_of_a_failure_by_does_not_end_where_it_was_cut(
+    rewards, terminated, returns
+):
+    ring = FrameRing(schema(), 10)
+    episode = make_episode(0, len(rewards), terminated) | {"reward": np.float32([*rewards, 0])}
+    ring.add_episodes(episode, [len(rewards)], gamma=0.99)
+    found = ring.column("mc_return", ring.start_rows()).tolist()
+    assert found == pytest.approx(returns, rel=1e-5)
+
+
+def test_undiscounted_failures_are_worth_what_they_cost():
+    ring = FrameRing(schema(), 10)
+    episode = make_episode(0, 2, False) | {"reward": np.float32([-5, -5, 0])}
+    ring.add_episodes(episode, [2], gamma=1.0)
+    assert ring.column("mc_return", ring.start_rows()).tolist() == [-10, -5]

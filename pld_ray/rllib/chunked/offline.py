@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pld_ray.columns import BASE_ACTION, SUCCESS, Columns
+from pld_ray.columns import BASE_ACTION, START, SUCCESS, Columns
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.data.demonstrations import EpisodeFacts, Wanted
 from pld_ray.data.errors import DataError
@@ -110,16 +110,19 @@ def in_parts(episodes: Iterable[Columns]) -> Iterator[list[Columns]]:
 
 
 def as_stored(episode: Columns, wanted: Wanted) -> Columns:
-    """A recorded episode [L + 1, ...] as a runner of Q-chunking would have stored it."""
+    """A recorded episode [L + 1, ...] as a runner of Q-chunking would have stored it, with `start`:
+    those of several datasets are stored together, and one of them may mark its rows."""
     kept = {name: episode[name] for name in (*wanted.observations, *STORED)}
-    return {**kept, BASE_ACTION: np.zeros_like(episode["action"])}
+    starts = episode.get(START, np.ones(len(episode["reward"]), np.bool_))
+    return {**kept, START: starts, BASE_ACTION: np.zeros_like(episode["action"])}
 
 
 def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> None:
     """Refuse demonstrations that chunks of H actions cannot be learnt from.
 
     Raises:
-        DataError: there are none, one is shorter than H, or there is none to clone.
+        DataError: there are none, one is shorter than H, none has a window, or there is none to
+            clone.
     """
     if not episodes:
         raise DataError(
@@ -137,4 +140,18 @@ def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> No
             f"none of the {len(episodes)} episodes of demo_path ended in success, so that there is "
             "nothing to clone: record some (pld-ray collect), or clone all episodes with "
             "--algorithm.bc_episodes=all"
+        )
+    least = params.return_steps if params.tail == "drop" else 1
+    usable = [episode for episode in episodes if episode.longest_window >= least]
+    if not usable:
+        raise DataError(
+            f"no row that {START} marks in demo_path has the {least} steps before its episode's "
+            "end that a window takes with algorithm.tail=drop: mark earlier ones, or keep short "
+            "windows with --algorithm.tail=pad"
+        )
+    if params.bc_episodes == "positive" and not any(episode.success for episode in usable):
+        raise DataError(
+            f"{START} marks no row of the episodes of demo_path that ended in success at which a "
+            f"window of {least} steps may begin, so that there is nothing to clone: mark some, or "
+            "clone all episodes with --algorithm.bc_episodes=all"
         )
