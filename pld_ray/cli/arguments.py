@@ -252,6 +252,15 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def on_this_machine(text: str) -> str:
+    """A path, and no address."""
+    from pld_ray.options import LOCAL
+
+    if "://" in text:
+        raise ValueError(LOCAL)
+    return text
+
+
 def configuration(name: str) -> Any:
     """The class of a command's configuration by its name, imported only when it is asked for."""
     from pld_ray.config import TrainConfig

@@ -7,7 +7,7 @@ import json
 import math
 import pathlib
 
-from pld_ray.cli.arguments import Parser, whole_number
+from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 
 DEFAULT_EPISODES = 60
 ACTIONS = {
@@ -38,7 +38,7 @@ def parser() -> Parser:
     )
     action = parser.positional("action", ", ".join(ACTIONS))
     action.completer = lambda **_: ACTIONS
-    parser.value("root", "DIR", "collect: folder of the dataset")
+    parser.value("root", "DIR", "collect: folder of the dataset", read=on_this_machine)
     parser.value(
         "episodes",
         "N",

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.cli.arguments import Parser, whole_number
+from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
@@ -29,7 +29,7 @@ def parser() -> Parser:
         "--env.cameras=[image].",
         takes_settings=True,
     )
-    parser.value("root", "DIR", "folder of the dataset", required=True)
+    parser.value("root", "DIR", "folder of the dataset", read=on_this_machine, required=True)
     parser.value("checkpoint", "DIR", "record base + residual: a folder below RUN_DIR/checkpoints")
     parser.switch("expert", "record the scripted expert")
     parser.value(
@@ -115,6 +115,7 @@ def configured(args: argparse.Namespace) -> TrainConfig:
     """The checkpoint's run's configuration with the settings given here, or these alone."""
     from pld_ray.config import ConfigError, TrainConfig
     from pld_ray.config.file import field_names, load_config, parse_flags, with_flags
+    from pld_ray.jobs.elsewhere import joined_now
     from pld_ray.runs.run_dir import run_of_checkpoint
     from pld_ray.runs.trust import check_trusted
 
@@ -130,4 +131,4 @@ def configured(args: argparse.Namespace) -> TrainConfig:
             "(other placements, cameras and processes can be given: --seed, --env.cameras, "
             "--runners.*)"
         )
-    return with_flags(config, flags)
+    return with_flags(joined_now(config), flags)

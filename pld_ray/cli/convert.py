@@ -8,7 +8,7 @@ import os
 import pathlib
 from typing import Any
 
-from pld_ray.cli.arguments import Parser, whole_number
+from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 from pld_ray.config import ConfigError
 
 FORMATS = ("aloha", "hilserl")
@@ -37,7 +37,7 @@ def parser() -> Parser:
     parser.positional("format", " or ".join(FORMATS)).completer = lambda **_: FORMATS
     parser.positional("input_dir", "folder of the recordings")
     parser.value("repo_id", "NAME", "of the dataset, as in USER/NAME", required=True)
-    parser.value("root", "DIR", "where the dataset goes", required=True)
+    parser.value("root", "DIR", "where the dataset goes", read=on_this_machine, required=True)
     parser.value(
         "score",
         "FOLDER=REWARD",

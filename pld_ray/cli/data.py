@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from pld_ray.cli.arguments import Parser
+from pld_ray.cli.arguments import Parser, on_this_machine
 from pld_ray.config import ConfigError
 
 
@@ -23,7 +23,7 @@ def parser() -> Parser:
         "0,7",
         "which to show; by default a success, a failure, the shortest and the longest",
     )
-    parser.value("output", "FILE.html", "another place for the page")
+    parser.value("output", "FILE.html", "another place for the page", read=on_this_machine)
     parser.switch("no_page", "print only")
     return parser
 

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 
-from pld_ray.cli.arguments import Parser, whole_number
+from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 
 
 def parser() -> Parser:
@@ -21,7 +21,10 @@ def parser() -> Parser:
         read=whole_number,
     )
     parser.value(
-        "output_dir", "DIR", "where eval_info.json goes; RUN_DIR/eval/CHECKPOINT by default"
+        "output_dir",
+        "DIR",
+        "where eval_info.json goes; RUN_DIR/eval/CHECKPOINT by default",
+        read=on_this_machine,
     )
     parser.value(
         "videos",
@@ -29,6 +32,11 @@ def parser() -> Parser:
         "films of these init states, base and residual side by side",
         default=[],
         read=init_states,
+    )
+    parser.value(
+        "ray_address",
+        "HOST:PORT",
+        "the Ray cluster to join; RAY_ADDRESS, or the run's own, by default",
     )
     parser.switch("trust", "run the code that a foreign run names")
     parser.switch("parity", "check that beta = 0 repeats the base policy's episodes")
@@ -47,7 +55,13 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.jobs.evaluate import evaluate_checkpoint
 
     info = evaluate_checkpoint(
-        args.checkpoint, args.n_episodes, args.output_dir, args.videos, args.parity, args.trust
+        args.checkpoint,
+        args.n_episodes,
+        args.output_dir,
+        args.videos,
+        args.parity,
+        args.trust,
+        args.ray_address,
     )
     base, residual = info["base_success"], f"{info['residual_success']:.0%}"
     played = (

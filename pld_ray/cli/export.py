@@ -6,7 +6,7 @@ import argparse
 import os
 import pathlib
 
-from pld_ray.cli.arguments import Parser
+from pld_ray.cli.arguments import Parser, on_this_machine
 from pld_ray.cli.register import best_run
 
 
@@ -18,7 +18,9 @@ def parser() -> Parser:
         "lerobot-rollout and, but for base + residual, --policy.path of pld-ray.",
     )
     parser.positional("run", "folder of a run, of a distillation, or of a sweep (its best trial)")
-    parser.value("to", "DIR", "folder of the policy, new or empty", required=True)
+    parser.value(
+        "to", "DIR", "folder of the policy, new or empty", read=on_this_machine, required=True
+    )
     parser.value("checkpoint", "NAME", "one of RUN/checkpoints; best, or the newest, without it")
     parser.value(
         "push_to",

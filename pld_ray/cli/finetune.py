@@ -8,6 +8,7 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from pld_ray.cli.arguments import Parser, configuration
+from pld_ray.cli.train import resumed_config
 
 if TYPE_CHECKING:
     from pld_ray.config.finetune import FinetuneConfig
@@ -25,7 +26,12 @@ def parser() -> Parser:
         takes_settings=True,
         config_class=CONFIG_CLASS,
     )
-    parser.value("resume", "RUN_DIR", "continue a run from its newest checkpoint that is whole")
+    parser.value(
+        "resume",
+        "RUN_DIR",
+        "continue a run from its newest checkpoint that is whole; may be given anew: "
+        "ray_address, placement.check, tracking.uri, tracking.enabled",
+    )
     parser.switch("trust", "with --resume: run the code that a foreign run names")
     parser.switch("dry_run", "check policy, datasets and environment, then stop")
     return parser
@@ -82,12 +88,12 @@ def configured(args: argparse.Namespace) -> FinetuneConfig:
     """The configuration; datasets are the arguments that are no flags, and those of `--dataset`.
 
     Raises:
-        ConfigError: a flag or a file is wrong, or `--resume` is given with other settings.
+        ConfigError: a flag or a file is wrong, or `--resume` is given with other settings than
+            `resumed_config` takes.
     """
     from pld_ray.config import ConfigError
     from pld_ray.config.file import load_config
     from pld_ray.config.finetune import FinetuneConfig
-    from pld_ray.runs.run_dir import RunDir
 
     if args.resume is None:
         if args.trust:
@@ -95,11 +101,7 @@ def configured(args: argparse.Namespace) -> FinetuneConfig:
         paths, flags = datasets_and_flags(args.settings)
         given = [f"--dataset={json.dumps(paths, ensure_ascii=False)}"] if paths else []
         return load_config(configuration(CONFIG_CLASS), [*given, *flags])
-    if args.settings:
-        raise ConfigError(
-            f"--resume takes the run's own configuration; remove {' '.join(args.settings)[:200]}"
-        )
-    config: FinetuneConfig = RunDir(args.resume).load_config(FinetuneConfig)
+    config: FinetuneConfig = resumed_config(args.resume, args.settings, args.trust, FinetuneConfig)
     return config
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from pld_ray.cli.arguments import Parser, whole_number
+from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 
 
 def parser() -> Parser:
@@ -30,7 +30,7 @@ def parser() -> Parser:
         "which actions are differences to the state at the window's start, counted as OpenPI does: "
         "6,-1,6,-1 is six relative, one absolute, six relative, one absolute",
     )
-    parser.value("output", "FILE", "another place")
+    parser.value("output", "FILE", "another place", read=on_this_machine)
     return parser
 
 

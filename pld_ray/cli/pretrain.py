@@ -6,7 +6,7 @@ import argparse
 import pathlib
 
 from pld_ray.cli.arguments import Parser
-from pld_ray.cli.train import resumed_config
+from pld_ray.cli.train import ANEW, resumed_config
 
 
 def parser() -> Parser:
@@ -17,7 +17,11 @@ def parser() -> Parser:
         "by pld-ray train --pretrained_critic=RUN_DIR/checkpoints/pretrained",
         takes_settings=True,
     )
-    parser.value("resume", "RUN_DIR", "continue one that was stopped")
+    parser.value(
+        "resume",
+        "RUN_DIR",
+        f"continue one that was stopped; may be given anew: {', '.join(ANEW)}",
+    )
     parser.switch("trust", "with --resume: run the code that a foreign run names")
     return parser
 

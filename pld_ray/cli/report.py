@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from pld_ray.cli.arguments import Parser
+from pld_ray.cli.arguments import Parser, on_this_machine
 
 
 def parser() -> Parser:
@@ -21,6 +21,7 @@ def parser() -> Parser:
         "DIR",
         "where report.html, curves.png, trials.csv and points.csv go; by default `report` in the "
         "folder given, outputs/report for several",
+        read=on_this_machine,
     )
     parser.value("tracking_uri", "URI", "the MLflow store of run ids; for folders, if it has moved")
     parser.value(

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pld_ray.cli.arguments import Parser, configuration
 from pld_ray.jobs.start_up import StartUp
-
-if TYPE_CHECKING:
-    from pld_ray.config import TrainConfig
 
 
 def parser(command: str = "train", config_class: str = "TrainConfig") -> Parser:
@@ -27,7 +24,12 @@ def parser(command: str = "train", config_class: str = "TrainConfig") -> Parser:
         takes_settings=True,
         config_class=config_class,
     )
-    parser.value("resume", "RUN_DIR", "continue a run from its newest checkpoint that is whole")
+    parser.value(
+        "resume",
+        "RUN_DIR",
+        "continue a run from its newest checkpoint that is whole; may be given anew: "
+        + ", ".join(ANEW),
+    )
     parser.value("checkpoint", "NAME", "with --resume: from this one of RUN_DIR/checkpoints")
     parser.switch("trust", "with --resume: run the code that a foreign run names")
     parser.switch("dry_run", "check configuration, environment and policy, then stop")
@@ -97,30 +99,50 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
 
 
 STOP_SUCCESS = "evaluation.stop_success"
-ANEW = ("total_steps", STOP_SUCCESS, "runners.num_gpus_per_learner")
-"""What a run that goes on may be given anew: when it ends, and where it learns."""
+WHERE = (
+    *("ray_address", "ray_port", "placement.check", "placement.wait_s"),
+    *("tracking.uri", "tracking.enabled"),
+)
+ANEW = ("total_steps", STOP_SUCCESS, "runners.num_gpus_per_learner", *WHERE)
+"""What a run that goes on may be given anew: when it ends, and where it learns and logs."""
 
 
-def resumed_config(resume: str, settings: list[str], trust: bool) -> TrainConfig:
-    """The configuration of a run that goes on, which may be to last longer."""
-    from pld_ray.config import ConfigError
+def resumed_config(
+    resume: str, settings: list[str], trust: bool, wanted: type | None = None
+) -> Any:
+    """The configuration of a run that goes on, which may be to last longer, or elsewhere.
+
+    Args:
+        resume: folder of the run.
+        settings: flags, of those in `ANEW` that the command has.
+        trust: run the code that the run names, see `pld_ray.runs.trust`.
+        wanted: see `RunDir.load_config`; others than of training are given `WHERE` alone.
+    """
+    from pld_ray.config import ConfigError, TrainConfig
     from pld_ray.config.file import field_names, parse_flags, with_flags
+    from pld_ray.jobs.elsewhere import joined_now, with_absolute_store
     from pld_ray.runs.run_dir import RunDir
-    from pld_ray.runs.trust import check_trusted
+    from pld_ray.runs.trust import check_trusted, remember
 
-    config = RunDir(resume).load_config()
-    flags = parse_flags(settings, field_names(type(config)))
-    if others := [f"--{key}" for key in flags if key not in ANEW]:
+    config = RunDir(resume).load_config(wanted or TrainConfig)
+    known = field_names(type(config))
+    flags = parse_flags(settings, known)
+    anew = [key for key in (ANEW if wanted is None else WHERE) if key in known]
+    if others := [f"--{key}" for key in flags if key not in anew]:
         raise ConfigError(
             f"--resume takes the run's own configuration; remove {', '.join(others)} "
-            f"(only --{', --'.join(ANEW[:-1])} and --{ANEW[-1]} can be given anew)"
+            f"(only --{', --'.join(anew[:-1])} and --{anew[-1]} can be given anew)"
         )
     check_trusted(config, RunDir(resume).path / "config.yaml", trust)
-    resumed: TrainConfig = with_flags(config, flags)
+    resumed = with_flags(joined_now(config), flags)
+    if "tracking.uri" in flags:
+        resumed = with_absolute_store(resumed)
+    if not trust:  # what the run itself names is known, and the rest this user has given now
+        remember([resumed])
     return resumed
 
 
-def check(config: TrainConfig) -> int:
+def check(config: Any) -> int:
     """`--dry_run`."""
     from pld_ray.jobs.build import check_environment
     from pld_ray.jobs.train import check_learners, check_strategy

@@ -67,10 +67,12 @@ class ACRLPDParams(LearnerParams):
         "run of a Gaussian to the end, none of a policy.",
     )
     actor_path: str | None = option(
-        None, "Folder of the PI0, PI0.5 or SmolVLA policy that actor=lerobot goes on training."
+        None,
+        "Folder of the PI0, PI0.5 or SmolVLA policy that actor=lerobot goes on training.",
+        path="any",
     )
     actor_tokenizer_path: str | None = option(
-        None, "Local folder of its tokeniser, where it names one on the hub."
+        None, "Local folder of its tokeniser, where it names one on the hub.", path="any"
     )
     actor_task: str | None = option(None, "Instruction that it is told; None is the environment's.")
     improvement: Literal["best_of_n", "distill", "bptt", "sac"] = option(
@@ -119,7 +121,7 @@ class ACRLPDParams(LearnerParams):
     target_entropy: float | None = option(
         None,
         "Entropy of a chunk, in nats, towards which the temperature is learnt; None is half a nat "
-        "below zero for each of the chunk's H A values.",
+        "below zero for each of the chunk's values, H for each action dimension that moves.",
     )
 
     # --- phases ----------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class DistillConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value out of its range, or that another one excludes."""
-        check_declared(self)
+        check_declared(self, is_new=True)
         self.learning([], [], "outputs/finetune").validate()
 
     def learning(self, datasets: list[str], weights: list[float], folder: str) -> FinetuneConfig:

@@ -184,7 +184,9 @@ class FinetuneConfig:
     checkpoint: FinetuneCheckpointConfig = field(default_factory=FinetuneCheckpointConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     dataset: list[str] = option(
-        [], "LeRobotDatasets, or folders of them, that are learnt from; the command's arguments."
+        [],
+        "LeRobotDatasets, or folders of them, that are learnt from; the command's arguments.",
+        path="any",
     )
     episodes: Literal["successes", "all"] = option(
         "successes",

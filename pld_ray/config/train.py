@@ -21,18 +21,25 @@ from pld_ray.config.intervention import InterventionConfig
 from pld_ray.config.policy import PolicyConfig
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.errors import UserError
-from pld_ray.options import check_options, option
+from pld_ray.options import check_local, check_options, option
 
 
 class ConfigError(UserError, ValueError):
     """A key, a value or a file of the configuration is wrong; the message says how to mend it."""
 
 
-def check_declared(config: Any) -> None:
-    """Raise ConfigError on a value out of its own range, or a password in `tracking.uri`."""
+def check_declared(config: Any, is_new: bool = False) -> None:
+    """Raise ConfigError on a value out of its own range, or a password in `tracking.uri`.
+
+    Args:
+        config: of any command.
+        is_new: no folder is there already that was made from it; an address is refused as one.
+    """
     refuse_password(config.tracking.uri, "tracking.uri")
     try:
         check_options(config)
+        if is_new:
+            check_local(config)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -78,6 +85,7 @@ class TrainConfig:
         "LeRobotDatasets, or folders of them such as a run's `buffer`, whose episodes fill the "
         "offline replay in place of successes of the base policy; base actions are computed along "
         "them. Repeatable.",
+        path="any",
     )
     demo_episodes: Literal["successes", "all"] = option(
         "successes", "Which episodes of `demo_path` are taken."
@@ -86,6 +94,7 @@ class TrainConfig:
         None,
         "A file of `pld-ray norm-stats`, or the dataset that holds it, whose `state` standardises "
         "the state in place of statistics of the offline and warm-up data.",
+        path="any",
     )
     norm_stats_mode: Literal["zscore", "quantile"] = option(
         "zscore",
@@ -117,7 +126,9 @@ class TrainConfig:
     )
     # stays the last: `RunDir.load_config` knows by it that a file was not cut off
     ray_address: str | None = option(
-        None, "A running Ray cluster (`auto`, `host:port`); None starts a local one."
+        None,
+        "A running Ray cluster (`auto`, `host:port`); None is that of RAY_ADDRESS, and without one "
+        "a Ray is started here, as with `local`.",
     )
 
     @property

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,16 +27,16 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> path
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    # as the umask has it: tempfile's 0600 would hide results from a shared folder's readers
+    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with partial.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(partial, 0o644)  # mkstemp's 0600 would hide results from a shared folder's readers
         os.replace(partial, path)
     except BaseException:
-        pathlib.Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
     return path
 

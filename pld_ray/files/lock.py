@@ -50,7 +50,9 @@ class FolderLock:
         self.path = folder / LOCK_FILE
         self._released: threading.Event | None = None
 
-    def claim(self, wait_s: float = 0.0, alone: bool = False) -> Owner | None:
+    def claim(
+        self, wait_s: float = 0.0, alone: bool = False, driver: Owner | None = None
+    ) -> Owner | None:
         """Take the lock; who has it, if that is another process still after `wait_s` seconds.
 
         Where another object of this process holds it, it goes on holding it, and its `release`
@@ -59,9 +61,12 @@ class FolderLock:
         Args:
             wait_s: seconds to wait for an owner that may be about to end.
             alone: this process's other objects count as owners too.
+            driver: who started this process to work here; where it holds the lock, it goes on
+                holding it.
         """
         deadline = time.monotonic() + wait_s
-        while (owner := self._try()) is not None and (alone or owner != this_process()):
+        ours = {driver} if alone else {driver, this_process()}
+        while (owner := self._try()) is not None and owner not in ours:
             if time.monotonic() >= deadline:
                 return owner
             time.sleep(0.1)
@@ -73,28 +78,46 @@ class FolderLock:
             owner = lock_owner(self.path)
             if owner is not None:
                 return None if self._released is not None and owner == this_process() else owner
-            me = this_process()
-            content = {"pid": me.pid, "host": me.host, "started": process_start(me.pid)}
-            write_atomically(self.path, json.dumps(content) + "\n")
+            write_atomically(self.path, my_lock())
         self._released = threading.Event()
-        threading.Thread(target=self._beat, args=[self._released], daemon=True).start()
+        beats = threading.Thread(
+            target=self._beat, args=[self._released], name=f"beats of {self.path}", daemon=True
+        )
+        beats.start()
         return None
 
     def release(self) -> None:
-        """The folder is free for another process, if this object took it; else nothing happens."""
+        """The folder is free for another process, if this object took it; else nothing happens.
+
+        Nor does where another host has taken it since, which this one could not tell that it lives.
+        """
         if self._released is not None:
             self._released.set()
             self._released = None
-            self.path.unlink(missing_ok=True)
+            if self._is_mine():
+                self.path.unlink(missing_ok=True)
 
     def _beat(self, released: threading.Event) -> None:
         while not released.wait(BEAT_S):
             try:
+                if not self._is_mine():
+                    return
                 os.utime(self.path)
             except FileNotFoundError:
                 return  # the folder is gone, and nobody can claim it
             except OSError:  # of a network's file system: the next beat may be heard
                 continue
+
+    def _is_mine(self) -> bool:
+        """Whether the lock is as this process wrote it.
+
+        Raises:
+            OSError: of a network's file system.
+        """
+        try:
+            return self.path.read_text() == my_lock()
+        except (FileNotFoundError, ValueError):
+            return False
 
 
 @contextlib.contextmanager
@@ -123,8 +146,15 @@ def lock_owner(path: pathlib.Path) -> Owner | None:
 
 
 def this_process() -> Owner:
-    """What this process writes into a lock."""
+    """This process as the owner of a lock."""
     return Owner(os.getpid(), socket.gethostname())
+
+
+def my_lock() -> str:
+    """What this process writes into a lock."""
+    me = this_process()
+    content = {"pid": me.pid, "host": me.host, "started": process_start(me.pid)}
+    return json.dumps(content) + "\n"
 
 
 def is_alive(pid: int, started: str | None = None) -> bool:

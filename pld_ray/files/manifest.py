@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from pld_ray.errors import UserError
+from pld_ray.files.access import who_may_read
 from pld_ray.files.atomic import write_atomically
 
 MANIFEST_FILE = "manifest.json"
@@ -47,12 +48,13 @@ def check_manifest(folder: pathlib.Path, only: Collection[str] | None = None) ->
         only: names of the files that are to be read; None is all.
 
     Raises:
-        CheckpointError: a file, or the manifest, is missing, of another size or of other contents.
+        CheckpointError: a file, or the manifest, is missing, of another size or of other contents,
+            or may not be read.
     """
     path = folder / MANIFEST_FILE
-    if not path.exists():
-        return False
     try:
+        if not path.exists():
+            return False
         content = json.loads(path.read_bytes())
         files: dict[str, dict[str, Any]] = content["files"]
         if content["checksum"] != checksum(files):
@@ -62,6 +64,8 @@ def check_manifest(folder: pathlib.Path, only: Collection[str] | None = None) ->
                 check_file(folder, name, written)
     except CheckpointError:
         raise
+    except PermissionError:
+        raise kept_secret(path) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(path, f"it is not what was written ({error})") from None
     return True
@@ -76,6 +80,8 @@ def check_file(folder: pathlib.Path, name: str, written: dict[str, Any]) -> None
             raise damaged(path, f"it has {found} bytes and was written with {written['bytes']}")
         if "sha256" in written and sha256(path) != written["sha256"]:
             raise damaged(path, f"its checksum differs from the one in {MANIFEST_FILE}")
+    except PermissionError:
+        raise kept_secret(path) from None
     except OSError as error:
         raise damaged(path, error.strerror or str(error)) from None
 
@@ -83,6 +89,11 @@ def check_file(folder: pathlib.Path, name: str, written: dict[str, Any]) -> None
 def damaged(path: pathlib.Path, why: str) -> CheckpointError:
     """The error of one file."""
     return CheckpointError(f"the checkpoint file {path} is damaged: {why}")
+
+
+def kept_secret(path: pathlib.Path) -> CheckpointError:
+    """The error of one that is whole for all this user knows."""
+    return CheckpointError(f"the checkpoint file {path} may not be read: {who_may_read(path)}")
 
 
 def describe(path: pathlib.Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.demonstrations import check_room
 from pld_ray.rllib.intake import ReturnRangeError, check_returns, with_scaled_reward
+from pld_ray.rllib.module import check_task_index
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.classifier_reward import with_classifier
@@ -128,6 +129,8 @@ def check_environment(
             if config.intervention.device == "scripted" or here:
                 check_intervention(config.intervention, env)
             algorithm.check_environment(env, actions)
+            model_config = algorithm.get_default_rl_module_spec().model_config
+            check_task_index(env.observation_space.spaces, model_config)
             if learns and not resumes:
                 check_capacity(config, algorithm, getattr(env, "episode_length", None))
             needed = config.evaluation.held_states + config.evaluation.validation_states

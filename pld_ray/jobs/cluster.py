@@ -19,16 +19,17 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs.cluster_address import check_answers, last_line, no_cluster
+from pld_ray.jobs.placing import NOT_COUNTED, Resources, unplaced
 
-Resources = dict[str, float]
 Asked = list[tuple[str, Resources]]
 """Role and resources of each process."""
 START_ATTEMPTS = 3
 TOO_SLOW = "timed out during startup"
+LOCAL = "local"
+"""The address of a Ray of this process's own, whatever RAY_ADDRESS says."""
 GCS_PORT = "RAY_GCS_SERVER_PORT"
 LOOK_S = 1.0
 """Between two looks for a node that is to join."""
-NOT_COUNTED = ("memory", "object_store_memory")
 
 
 def quiet_ray() -> None:
@@ -82,7 +83,7 @@ def start_ray(
         runtime_env["working_dir"] = config.placement.working_dir
     if runtime_env:
         quiet["runtime_env"] = runtime_env
-    if address:
+    if address and address != LOCAL:
         join_cluster(address, **quiet)
         return True
     asked = demands(config) if asked is None else asked
@@ -180,14 +181,14 @@ def gcs_port(port: int | None) -> Iterator[None]:
 
 
 def cluster_refusal(address: str, error: BaseException) -> str:
-    """Why a cluster cannot be joined; a token that is not used looks like an absent cluster."""
-    reason = last_line(error)
+    """Why a cluster cannot be joined; one that wants a token looks like a slow or absent one."""
+    reason = no_cluster(address, last_line(error))
     if os.environ.get("RAY_AUTH_MODE", "disabled") == "disabled" and has_auth_token():
         return (
-            f"the Ray cluster at {address} cannot be joined ({reason}): there is a token, and "
-            "RAY_AUTH_MODE is not set, so that it was not shown; set RAY_AUTH_MODE=token"
+            f"{reason}; it may be busy, or perhaps asks for a token: there is one here, which was "
+            "not shown, as RAY_AUTH_MODE is not set; then set RAY_AUTH_MODE=token"
         )
-    return no_cluster(address, reason)
+    return reason
 
 
 def has_auth_token() -> bool:
@@ -300,23 +301,6 @@ def check_fits(
 def alive_nodes() -> list[Resources]:
     """The resources of each node that is there."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def unplaced(
-    asked: Sequence[tuple[str, Resources]], nodes: Sequence[Mapping[str, float]]
-) -> list[tuple[str, Resources]]:
-    """What finds no node when everything is placed, the largest first, where it just fits."""
-    free = [dict(node) for node in nodes]
-    left = []
-    for role, resources in sorted(asked, key=lambda a: sorted(a[1].items()), reverse=True):
-        fits = [n for n in free if all(n.get(k, 0.0) + 1e-9 >= v for k, v in resources.items())]
-        if not fits:
-            left.append((role, resources))
-            continue
-        tightest = min(fits, key=lambda n: sum(n.get(k, 0.0) - v for k, v in resources.items()))
-        for name, amount in resources.items():
-            tightest[name] -= amount
-    return left
 
 
 def describe(resources: Mapping[str, float]) -> str:

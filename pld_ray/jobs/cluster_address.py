@@ -77,8 +77,9 @@ def asked_address(address: str) -> str | None:
 def no_cluster(address: str, reason: str) -> str:
     """The refusal of an address."""
     return (
-        f"no Ray cluster answers at {address} ({reason}): start one (`ray start --head`), or leave "
-        "out --ray_address to run on this machine alone"
+        f"no Ray cluster answers at {address} ({reason}): start one (`ray start --head`), name "
+        "another with --ray_address=HOST:PORT, or run on this machine alone with "
+        "--ray_address=local"
     )
 
 

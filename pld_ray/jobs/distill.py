@@ -33,6 +33,7 @@ from pld_ray.jobs.distill_teachers import (
     check_played_alike,
     corrected_fingerprint,
 )
+from pld_ray.jobs.elsewhere import joined_now
 from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
 from pld_ray.jobs.learners import check_gpus
@@ -119,6 +120,7 @@ def open_teachers(
         if type(own) is not TrainConfig or own.policy.type == "none":
             raise ConfigError(f"{path} is no residual run: give runs of pld-ray train")
         check_trusted(own, run.path / "config.yaml", trust)
+        own = joined_now(own)
         if own.env.environment_class is not None:
             raise ConfigError(f"{path}: {own.env.environment_class} has no suite to compare on")
         found = corrected_fingerprint(run, own.policy.path)

@@ -18,6 +18,7 @@ from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_atomically
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.build import check_environment, open_environment, running_algorithm
+from pld_ray.jobs.elsewhere import joined_now
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.entry_point import can_be_filmed
 from pld_ray.rollout.factory import steps_per_second
@@ -32,6 +33,7 @@ def evaluate_checkpoint(
     videos: Sequence[int] = (),
     parity: bool = False,
     trust: bool = False,
+    ray_address: str | None = None,
 ) -> dict[str, Any]:
     """Evaluate on the first `n_episodes` of the run's held init states; write `eval_info.json`.
 
@@ -43,6 +45,7 @@ def evaluate_checkpoint(
             once `eval_info.json` is written.
         parity: also play base + residual at beta 0, which must repeat the base policy's episodes.
         trust: run the code that the run names, see `pld_ray.runs.trust`.
+        ray_address: of the cluster to join; None is RAY_ADDRESS, or where the run was.
 
     Returns:
         Rates (the base policy's is None where there is none), mean lengths of the successes and the
@@ -57,6 +60,7 @@ def evaluate_checkpoint(
     run = run_of_checkpoint(checkpoint)
     config = run.load_config()
     check_trusted(config, run.path / "config.yaml", trust)
+    config = joined_now(config, ray_address)
     held = config.evaluation.held_states
     n_episodes = held if n_episodes is None else n_episodes
     if n_episodes > held:

@@ -75,7 +75,7 @@ def export(
     with undone_unless(folder, lambda: False):
         if is_distilled and name is None:
             checkpoint = run_dir
-            shutil.copytree(run_dir / POLICY, folder, dirs_exist_ok=True)
+            copy_policy(run_dir / POLICY, folder)
         else:
             run = RunDir(run_dir)
             config = run.load_config(object)
@@ -94,11 +94,16 @@ def write(checkpoint: pathlib.Path, config: Any, folder: pathlib.Path) -> None:
     """The policy of a checkpoint; see `export`."""
     if isinstance(config, FinetuneConfig):
         check_manifest(checkpoint)
-        shutil.copytree(checkpoint / POLICY, folder, dirs_exist_ok=True)
+        copy_policy(checkpoint / POLICY, folder)
     elif isinstance(config, ACRLPDTrainConfig):
         write_chunked(checkpoint, config, folder)
     else:
         write_base_and_residual(checkpoint, config, folder)
+
+
+def copy_policy(source: pathlib.Path, folder: pathlib.Path) -> None:
+    """Copy a policy's folder, with the modes of new files: older releases wrote 0600."""
+    shutil.copytree(source, folder, copy_function=shutil.copyfile, dirs_exist_ok=True)
 
 
 def write_chunked(

@@ -10,6 +10,7 @@ from envs.bootstrap import RenderingUnavailableError
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
+from pld_ray.jobs.elsewhere import located, start_folder
 from pld_ray.jobs.finetune_learner import (
     Advance,
     Inputs,
@@ -64,6 +65,8 @@ def finetune(
         RunError: a checkpoint cannot be written, or base policy or a dataset is not as the resumed
             run began with it.
     """
+    if resume is None:
+        config = located(config, start_folder())
     run = RunDir(resume or config.output_dir)
     if resume is None:
         run.check_new()

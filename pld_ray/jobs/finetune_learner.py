@@ -13,6 +13,7 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.demonstrations import identity_of
 from pld_ray.data.training_windows import Episode, TrainingWindows, find_episodes, hold_out
 from pld_ray.evaluation.policy_player import PolicyPlayer
+from pld_ray.files.lock import Owner
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.finetune_loop import POLICY_FOLDER, FinetuneLoop, Stop
 from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, train_together
@@ -72,6 +73,7 @@ def learn(
     on_samples: Advance,
     stop: Stop,
     ranks: Ranks = ALONE,
+    driver: Owner | None = None,
 ) -> dict[str, Any]:
     """Train to the end, or until it is stopped.
 
@@ -84,6 +86,7 @@ def learn(
         stop: asked after each update; all ranks get the same answer.
         ranks: this process among those that train together. The first one records, plays, logs
             and writes.
+        driver: the process whose folder it is, where that is another one.
 
     Returns:
         The content of `summary.json`, without `policy` where it was stopped; the first rank's.
@@ -95,7 +98,7 @@ def learn(
     """
     started = time.time() - (wall_before(run.path) if resumes else 0.0)
     logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
-    tracker = open_tracker(config, run, kind="finetune") if ranks.first else None
+    tracker = open_tracker(config, run, kind="finetune", driver=driver) if ranks.first else None
     player = None
     try:
         with told_of_end(tracker, logger) as end, CheckpointWriter(ranks) as writer:
@@ -275,9 +278,10 @@ def learner(given: dict[str, Any]) -> dict[str, Any]:
     """What each worker of Ray Train runs, from the beginning or from the newest checkpoint."""
     config: FinetuneConfig = given["config"]
     run, ranks = RunDir(given["folder"]), this_rank(config)
-    resumes = begin_rank(run, ranks, given["resumes"])
+    resumes = begin_rank(run, ranks, given)
     inputs, stop = find_inputs(config), StopFile(run, ranks)
-    return learn(config, run, resumes, inputs, lambda _: None, stop, ranks)
+    driver = given["driver"]
+    return learn(config, run, resumes, inputs, lambda _: None, stop, ranks, driver)
 
 
 def for_learners(config: FinetuneConfig) -> FinetuneConfig:

@@ -7,6 +7,7 @@ import os
 import pathlib
 import pkgutil
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -23,6 +24,8 @@ from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.config.groups import RunnersConfig
 from pld_ray.errors import user_error
+from pld_ray.files.lock import this_process
+from pld_ray.files.manifest import sha256
 from pld_ray.jobs.cluster import (
     check_cluster,
     learner_demands,
@@ -32,13 +35,14 @@ from pld_ray.jobs.cluster import (
 )
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.runs.journal import read_history
-from pld_ray.runs.layout import METRICS_FILE, RAY_TRAIN, STOP_FILE
+from pld_ray.runs.layout import CONFIG_FILE, METRICS_FILE, RAY_TRAIN, STOP_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.sharded.ranks import Ranks
 
 Config = FinetuneConfig | ACRLPDTrainConfig
 Rank = Callable[[dict[str, Any]], Any]
-"""What a learner runs; it is given `config`, `folder` and whether the run `resumes`."""
+"""What a learner runs; it is given `config`, `folder`, whether the run `resumes`, `driver`, and
+`written`, the checksum of the folder's `config.yaml`."""
 
 COLLECTIVE_TIMEOUT_S = 6 * 3600
 """The others wait while the first rank plays and writes; Ray sees at once that one has died."""
@@ -185,6 +189,8 @@ def make_trainer(config: Config, run: RunDir, resumes: bool, rank: Rank) -> Torc
             "config": config,
             "folder": str(run.path),
             "resumes": resumes,
+            "driver": this_process(),  # it holds the folder
+            "written": sha256(run.path / CONFIG_FILE),
         },
         torch_config=TorchConfig(timeout_s=COLLECTIVE_TIMEOUT_S),
         scaling_config=ScalingConfig(
@@ -217,11 +223,30 @@ def this_rank(config: Config) -> Ranks:
     return Ranks(context.get_world_rank(), number, config.learners.num_learners)
 
 
-def begin_rank(run: RunDir, ranks: Ranks, resumes: bool) -> bool:
-    """Clear up what a process that was killed has left; whether to go on from a checkpoint."""
+def begin_rank(run: RunDir, ranks: Ranks, given: dict[str, Any]) -> bool:
+    """Clear up what a process that was killed has left; whether to go on from a checkpoint.
+
+    Raises:
+        RunError: not all see the driver's folder; on every rank.
+    """
+    sees = is_written(run.path / CONFIG_FILE, given["written"])
+    if blind := sorted(set(filter(None, ranks.gather(None if sees else socket.gethostname())))):
+        raise RunError(
+            f"{run.path} on {', '.join(blind)} is not the run's folder, and what its learners "
+            "write there would be found by nobody: output_dir must lie on storage that all nodes "
+            "share, under the same path"
+        )
     if ranks.first:
         run.sweep_leftovers()
-    return ranks.share(resumes or (ranks.first and run.has_begun))
+    return ranks.share(given["resumes"] or (ranks.first and run.has_begun))
+
+
+def is_written(path: pathlib.Path, checksum: str) -> bool:
+    """Whether a file is there and has this SHA-256."""
+    try:
+        return sha256(path) == checksum
+    except OSError:
+        return False
 
 
 def watched(trainer: TorchTrainer, run: RunDir, on_updates: Callable[[int], None]) -> Any:

@@ -126,9 +126,9 @@ def learner(given: dict[str, Any]) -> bool:
     """What each worker of Ray Train runs; whether all updates were made."""
     config: ACRLPDTrainConfig = given["config"]
     run, ranks = RunDir(given["folder"]), this_rank(config)
-    resumes = begin_rank(run, ranks, given["resumes"])
+    resumes = begin_rank(run, ranks, given)
     logger = setup_logging(run.path) if ranks.first else logging.getLogger(__name__)
-    tracker = open_tracker(config, run) if ranks.first else None
+    tracker = open_tracker(config, run, driver=given["driver"]) if ranks.first else None
     with told_of_end(tracker, logger) as end:
         stage = OfflineStage(config, run, ranks, tracker, logger)
         stage.begin(resumes)

@@ -10,17 +10,19 @@ from dataclasses import asdict, dataclass
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.files.lock import Owner
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import failure_reason
-from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
+from pld_ray.tracking.mlflow_record import read_record, sqlite_path, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_store import MissingRunError, find_child, retried
 from pld_ray.tracking.mlflow_values import flatten_params
 from pld_ray.tracking.sending import SendReport, send_left
 from pld_ray.tracking.tags import run_tags
 
-TRIAL_WAIT_S = 120.0
-"""A trial that begins while the server restarts waits for it; a user at a terminal does not."""
+SERVER_WAIT_S, FILE_WAIT_S = 12 * 3600.0, 120.0
+"""A trial that begins while the server is away waits for it, over a night too: else it would fail,
+and all that follow it. A file is there or is not. A user at a terminal does not wait."""
 
 
 @dataclass
@@ -58,6 +60,7 @@ def open_tracker(
     extra_tags: Mapping[str, str] | None = None,
     preset: str = "default",
     varied: Mapping[str, str] | None = None,
+    driver: Owner | None = None,
 ) -> MlflowRun | None:
     """The MLflow run of this training run, continued when the folder knows one.
 
@@ -71,6 +74,7 @@ def open_tracker(
         preset: name of the preset that the configuration was made from.
         varied: axis -> value of a trial, for the axes in which the sweep's trials differ; they name
             the run and are logged before all other parameters.
+        driver: the process that this one works for, where that one holds the folder.
 
     Raises:
         ConfigError: the server does not answer, the run is not there any more, or another process
@@ -81,7 +85,9 @@ def open_tracker(
         return None
     uri = settings.uri or sqlite_uri(run.path.parent)
     tags = run_tags(config, kind=kind, preset=preset, run_dir=run.path) | dict(extra_tags or {})
-    wait_s = TRIAL_WAIT_S if kind == "trial" else 0.0
+    wait_s = 0.0
+    if kind == "trial":
+        wait_s = SERVER_WAIT_S if sqlite_path(uri) is None else FILE_WAIT_S
 
     def make() -> MlflowRun:
         run_id = None
@@ -97,6 +103,7 @@ def open_tracker(
             parent_run_id=parent_run_id,
             tags=tags,
             journal=run.journal,
+            driver=driver,
         )
 
     with config_errors():
@@ -104,7 +111,11 @@ def open_tracker(
             tracker = retried(make, wait_s)
         else:
             tracker = MlflowRun.resume(
-                run.path, tracking_uri=settings.uri, tags=tags, journal=run.journal
+                run.path,
+                tracking_uri=settings.uri,
+                tags=tags,
+                journal=run.journal,
+                driver=driver,
             )
     params = flatten_params(asdict(config))
     del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it

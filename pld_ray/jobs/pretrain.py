@@ -12,6 +12,7 @@ from typing import Any
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.build import check_environment, running_algorithm
+from pld_ray.jobs.elsewhere import located, start_folder
 from pld_ray.jobs.learners import check_own_gpu
 from pld_ray.jobs.loop_state import LoopState, load_first
 from pld_ray.jobs.result_metrics import record_initialization, show_initialization
@@ -57,6 +58,8 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
             f"online with pld-ray train --pretrained_critic={critic}"
         )
     check_own_gpu(config.runners)
+    if resume is None:
+        config = located(config, start_folder())
     run = RunDir(resume or config.output_dir)
     if resume is None:
         run.check_new()

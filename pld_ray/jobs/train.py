@@ -16,6 +16,7 @@ from pld_ray.files.atomic import undone_unless
 from pld_ray.jobs import offline_stage
 from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
+from pld_ray.jobs.elsewhere import located, start_folder
 from pld_ray.jobs.learners import check_gpus, check_own_gpu
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.start_up import StartUp
@@ -59,6 +60,8 @@ def train(
         RunError: the run cannot go on; the last good checkpoint is named.
     """
     start = start or StartUp()
+    if resume is None:
+        config = located(config, start_folder())
     run = RunDir(resume or config.output_dir)
     check_strategy(config)
     check_learners(config)

@@ -62,7 +62,7 @@ class TrainingLoop:
         self.config, self.run_dir, self.algorithm = config, run, algorithm
         self.tracker, self.logger = tracker, logger
         self.journal = run.journal
-        self.system = SystemMetrics() if tracker is not None else None
+        self.system = SystemMetrics(run.path) if tracker is not None else None
         self.state = LoopState.begin(config)
         self.held_states = list(range(config.evaluation.held_states))
         self.base_evaluation = BaseEvaluation(config, algorithm, self.held_states, self.record)

@@ -6,16 +6,27 @@ A choice is a `Literal`, null is allowed where the annotation says `| None`, NaN
 are. Nothing here imports what takes time.
 """
 
-from pld_ray.options.check import check_options, check_paths, fits, unfit, values_of
+from pld_ray.options.check import (
+    LOCAL,
+    check_local,
+    check_options,
+    check_paths,
+    fits,
+    unfit,
+    values_of,
+)
 from pld_ray.options.convert import as_type, from_text, is_plain_number
 from pld_ray.options.declare import Field, Option, fields_of, option, with_default, without_none
 from pld_ray.options.describe import accepted, choices_of, shown, type_name
+from pld_ray.options.paths import same_places, with_absolute_paths
 
 __all__ = [
+    "LOCAL",
     "Field",
     "Option",
     "accepted",
     "as_type",
+    "check_local",
     "check_options",
     "check_paths",
     "choices_of",
@@ -24,10 +35,12 @@ __all__ = [
     "from_text",
     "is_plain_number",
     "option",
+    "same_places",
     "shown",
     "type_name",
     "unfit",
     "values_of",
+    "with_absolute_paths",
     "with_default",
     "without_none",
 ]

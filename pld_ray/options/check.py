@@ -17,6 +17,8 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 NAME_LIMIT, PART_LIMIT, PATH_LIMIT, TEXT_LIMIT = 200, 255, 4096, 1000
 """Characters of a name (to which we append), bytes of a path's part and of a path, characters of
 any other text."""
+LOCAL = "a path on this machine: mount the bucket, and give the path where it appears"
+"""Of what `s3://...` is none: it would become folders below `s3:`."""
 
 
 def check_options(config: Any, prefix: str = "") -> None:
@@ -36,6 +38,7 @@ def check_paths(config: Any) -> None:
     Raises:
         ValueError: naming the option and the path.
     """
+    check_local(config)
     for field, value in values_of(config):
         kind = field.option.path
         if kind in (None, "any") or value is None:
@@ -51,6 +54,19 @@ def check_paths(config: Any) -> None:
                 raise ValueError(f"{field.key}={value}: no such folder")
         elif not (path.is_dir() if kind == "folder" else path.is_file()):
             raise ValueError(f"{field.key}={value}: no such {kind}")
+
+
+def check_local(config: Any) -> None:
+    """Check that the files and folders which a configuration names are no addresses.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for field, value in values_of(config):
+        if field.option.path in (None, "any", "repository") or value is None:
+            continue
+        if "://" in value and not pathlib.Path(value).exists():  # older releases made such folders
+            raise ValueError(f"{field.key}={value}: must be {LOCAL}")
 
 
 def names_repository(value: str) -> bool:

@@ -111,12 +111,12 @@ def write_base_policy(policy: PolicyConfig, folder: pathlib.Path) -> dict[str, A
         for file in source.files:
             copy = folder / BASE_POLICY / file.relative_to(source.directory)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy)
+            shutil.copyfile(file, copy)
     if policy.tokenizer_path is not None:
         (folder / TOKENIZER).mkdir()
         for file in pathlib.Path(policy.tokenizer_path).expanduser().iterdir():
             if file.is_file() and file.suffix in TOKENIZER_FILES:
-                shutil.copy(file, folder / TOKENIZER)
+                shutil.copyfile(file, folder / TOKENIZER / file.name)
         loader["tokenizer_path"] = TOKENIZER
     return {
         "type": policy.type,

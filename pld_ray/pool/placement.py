@@ -7,7 +7,12 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pld_ray.errors import UserError
 from pld_ray.pool.spec import PoolSpec
+
+
+class PoolError(UserError, RuntimeError):
+    """A pool cannot be started; the message says why, and what to change."""
 
 
 def handed_on() -> Any:
@@ -36,14 +41,14 @@ def check_group(spec: PoolSpec) -> None:
     """Refuse replicas that the placement group of this process can never hold.
 
     Raises:
-        RuntimeError: none of its bundles has room for one; names what they have.
+        PoolError: none of its bundles has room for one; names what they have.
     """
     group = handed_on()
     if group is None:
         return
     needs, bundles = spec.needs(), group.bundle_specs
     if not any(all(b.get(name, 0.0) >= n for name, n in needs.items()) for b in bundles):
-        raise RuntimeError(
+        raise PoolError(
             f"the placement group is too small for the base-policy pool: a replica needs {needs} "
             f"and its bundles are {bundles}. Reserve a bundle for each replica"
         )

@@ -15,7 +15,7 @@ from pld_ray.pool.client import PoolClient
 from pld_ray.pool.controller import PoolController
 from pld_ray.pool.exchange import NAMESPACE
 from pld_ray.pool.member import MAX_CONCURRENCY
-from pld_ray.pool.placement import beside_the_driver, check_group
+from pld_ray.pool.placement import PoolError, beside_the_driver, check_group
 from pld_ray.pool.spec import PoolSpec
 
 STOP_TIMEOUT_S = 10.0
@@ -36,14 +36,15 @@ class BasePolicyPool:
     Raises:
         FileNotFoundError, ValueError: the checkpoint is not usable (checked before any actor
             starts), or a setting is out of range.
-        RuntimeError: the cluster, or the placement group that this process is in, is too small for
-            the replicas, or one of them does not start.
+        PoolError: (a RuntimeError) the cluster, or the placement group that this process is in,
+            is too small for the replicas, or one of them does not start.
     """
 
     def __init__(self, spec: PoolSpec) -> None:
         spec = spec.located()
         spec.check()
-        check_fits(spec)
+        if spec.check_room:
+            check_fits(spec)
         check_group(spec)
         self.name = f"base_policy_{uuid.uuid4().hex[:8]}"
         self._spec, self._token = spec, secrets.token_bytes(32)
@@ -61,8 +62,8 @@ class BasePolicyPool:
             self._description, self._table = ray.get(self._controller.start.remote())
         except (RayActorError, RayTaskError) as error:
             self.stop()
-            cause = getattr(error, "cause", None) or error
-            raise RuntimeError(f"a base-policy replica did not start: {cause}") from error
+            cause = " ".join(str(getattr(error, "cause", None) or error).split())
+            raise PoolError(f"a base-policy replica did not start: {cause}") from error
 
     def client(self, seed: int | None = None) -> PoolClient:
         """A picklable `BasePolicy` that asks these replicas; `seed` decides whom it asks first."""
@@ -129,17 +130,18 @@ def check_fits(spec: PoolSpec) -> None:
     """Refuse replicas that the cluster can never hold, instead of waiting for them.
 
     Raises:
-        RuntimeError: no node is large enough for one, or the cluster for all; names the resource.
+        PoolError: no node is large enough for one, or the cluster for all; names the resource.
     """
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for name, amount in spec.needs().items():
         largest = max((node.get(name, 0.0) for node in nodes), default=0.0)
         total = sum(node.get(name, 0.0) for node in nodes)
         if amount > largest or amount * spec.replicas > total:
-            raise RuntimeError(
+            raise PoolError(
                 f"the cluster is too small for the base-policy pool: {spec.replicas} replicas need "
                 f"{amount:g} {name} each; the largest node has {largest:g} {name}, all nodes "
-                f"together {total:g}. Lower the replicas or their share, or add nodes"
+                f"together {total:g}. Lower the replicas or their share, add nodes, or set "
+                "--placement.check=false if the cluster grows on demand"
             )
 
 

@@ -34,6 +34,9 @@ class PoolSpec(PoolOptions):
     scheduling_strategy: Literal["DEFAULT", "SPREAD"] = option(
         "DEFAULT", "`SPREAD` puts the replicas on different nodes, `DEFAULT` packs."
     )
+    check_room: bool = option(
+        True, "Refuse replicas for which the cluster has no room now, instead of waiting for it."
+    )
     late_after_s: float = option(
         30.0,
         "Seconds after which a client asks a second replica as well; half the deadline at most.",

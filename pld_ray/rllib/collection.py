@@ -24,7 +24,7 @@ from pld_ray.rllib.runners import Runners
 from pld_ray.rollout.episode import all_with_success, concatenate_episodes, split_episodes
 from pld_ray.rollout.factory import CLASSIFIER, task_instructions
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
-from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache
+from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache, OfflineCacheError
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
 
 log = logging.getLogger("pld_ray")
@@ -140,11 +140,18 @@ class BaseCollection:
             self._sort(batches)
             self._warn_without_success()
             if not self._incomplete() and (cache := self._cache()) is not None:
-                cache.save(self.offline, self.warmup, self.rounds)
+                self._keep(cache)
         if self._counted < len(self.rounds) or self._incomplete():
             return False
         self._feed()
         return True
+
+    def _keep(self, cache: OfflineCache) -> None:
+        """Save what was collected; a cache that cannot be written does not cost the run as well."""
+        try:
+            cache.save(self.offline, self.warmup, self.rounds)
+        except OfflineCacheError as error:
+            log.warning("%s; this run goes on with what it has collected", error)
 
     def _start(self) -> None:
         """Take a pretrained critic over, or refuse it before anything is collected for it; read the

@@ -57,6 +57,7 @@ class OffPolicyConfig(AlgorithmConfig):
     run_class: ClassVar[type[TrainConfig]]
     """The command line's configuration of the same algorithm."""
     params_class: ClassVar[type[LearnerParams]]
+    base_policy_check_room: bool = PlacementConfig.check
     train_batch_size_per_learner: Any = other_name_of("batch_size")  # type: ignore[assignment]
     collects: ClassVar[bool] = False
     """Whether a base policy's data is collected before the first update, which a cache may keep."""
@@ -82,7 +83,6 @@ class OffPolicyConfig(AlgorithmConfig):
         self.base_policy_strategy: Literal["DEFAULT", "SPREAD"] = (
             PlacementConfig.base_policy_strategy
         )
-
         self.intervention = InterventionConfig()
 
         # loop
@@ -148,6 +148,7 @@ class OffPolicyConfig(AlgorithmConfig):
             .training(**settings)
             .debugging(seed=run.seed, log_level="ERROR")
         )
+        config.base_policy_check_room = placement.check
         return config
 
     def training(self, **kwargs: Any) -> Self:
@@ -261,6 +262,7 @@ class OffPolicyConfig(AlgorithmConfig):
             arguments={"path": policy.path, **policy.loader()},
             resources=self.base_policy_resources,
             scheduling_strategy=self.base_policy_strategy,
+            check_room=self.base_policy_check_room,
             **options,
         )
 

@@ -13,6 +13,7 @@ from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, START, Columns
 from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in, identity_of, recording_of
 from pld_ray.data.errors import DataError
+from pld_ray.options import same_places
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.runners import Runners
@@ -68,7 +69,7 @@ def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Col
     wanted, task = runners.describe_environment()
     policy = policy_identity(config)
     told = {d.root: recording_of(d) for d in datasets_of(config)}
-    known = {root for root, about in told.items() if about.get("base_policy") == policy}
+    known = {root for root, about in told.items() if same_places(about.get("base_policy"), policy)}
     grippers = gripper_meaning(config)
     episodes = [
         with_labels_of(episode, told[dataset.root].get(GRIPPERS, {}), grippers)

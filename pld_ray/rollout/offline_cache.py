@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 import shutil
-import tempfile
+import uuid
 from typing import Any
 
 from safetensors import SafetensorError
@@ -14,8 +14,10 @@ from safetensors.numpy import load_file
 
 from pld_ray.columns import Columns
 from pld_ray.errors import UserError
+from pld_ray.files.access import who_may_read
 from pld_ray.files.manifest import sha256
 from pld_ray.files.tensors import save_arrays
+from pld_ray.options import same_places
 from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 
 FORMAT_VERSION = 2
@@ -39,8 +41,15 @@ class OfflineCache:
         self.identity = identity
 
     def exists(self) -> bool:
-        """Whether the folder holds a cache (of whatever identity)."""
-        return (self.folder / META_FILE).exists()
+        """Whether the folder holds a cache (of whatever identity).
+
+        Raises:
+            OfflineCacheError: this user may not look.
+        """
+        try:
+            return (self.folder / META_FILE).exists()
+        except PermissionError:
+            raise self._kept_secret() from None
 
     def check_writable(self) -> None:
         """See, before anything is collected, that a cache could be kept here.
@@ -77,9 +86,9 @@ class OfflineCache:
             OfflineCacheError: as `check_writable`; nothing is left behind.
         """
         self.check_writable()
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = pathlib.Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
+        partial = self.folder.parent / f".partial-{uuid.uuid4().hex}"  # 0700 if it were tempfile's
         try:
+            partial.mkdir(parents=True)
             meta: dict[str, Any] = {"identity": self.identity, "rounds": rounds}
             for name, episodes in (("offline", offline), ("warmup", warmup)):
                 columns, lengths = concatenate_episodes(episodes)
@@ -98,17 +107,19 @@ class OfflineCache:
         """Offline episodes, warm-up episodes, and the environment steps of each round.
 
         Raises:
-            OfflineCacheError: another identity, or a damaged file.
+            OfflineCacheError: another identity, or a file that is damaged or may not be read.
         """
         path = self.folder / META_FILE
         try:
             meta = json.loads(path.read_text())
             found = dict(meta["identity"])
+        except PermissionError:
+            raise self._kept_secret(path) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._damaged(path, f"it cannot be read ({error})") from error
         for key in {**self.identity, **found}:
             wanted = self.identity.get(key)
-            if found.get(key) != wanted:
+            if not same_places(found.get(key), wanted):  # those of older runs are as typed
                 raise OfflineCacheError(
                     f"the offline cache {self.folder} was collected with {key}={found.get(key)!r} "
                     f"but this run has {key}={wanted!r}: choose another folder with "
@@ -127,6 +138,8 @@ class OfflineCache:
             if sha256(file) != meta[name]["sha256"]:
                 raise self._damaged(file, "its checksum differs from the one recorded")
             return split_episodes(load_file(file), meta[name]["episode_lengths"])
+        except PermissionError:
+            raise self._kept_secret(file) from None
         except (OSError, SafetensorError, KeyError, TypeError) as error:
             raise self._damaged(file, f"it cannot be read ({error})") from error
 
@@ -134,6 +147,13 @@ class OfflineCache:
         return OfflineCacheError(
             f"the offline cache {self.folder} cannot be written ({why}): choose another folder "
             "with --offline_cache"
+        )
+
+    def _kept_secret(self, path: pathlib.Path | None = None) -> OfflineCacheError:
+        return OfflineCacheError(
+            f"the offline cache {self.folder} may not be read: "
+            f"{who_may_read(path or self.folder / META_FILE)}, or choose another folder with "
+            "--offline_cache"
         )
 
     def _damaged(self, file: pathlib.Path, why: str) -> OfflineCacheError:

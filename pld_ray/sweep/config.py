@@ -19,6 +19,7 @@ from pld_ray.config.file import (
 )
 from pld_ray.config.presets import find_preset
 from pld_ray.config.train import check_declared
+from pld_ray.jobs.elsewhere import located, start_folder
 from pld_ray.options import option
 from pld_ray.sweep.checks import (
     check_changes,
@@ -161,7 +162,7 @@ class SweepConfig:
 
     def validate(self) -> None:
         """Raise ConfigError on the first value that cannot work by itself."""
-        check_declared(self)
+        check_declared(self, is_new=True)
         check_amounts(
             {"cpus_per_trial": self.cpus_per_trial}
             | check_custom("resources_per_trial", self.resources_per_trial)
@@ -188,6 +189,8 @@ class Sweep:
     preset: str
     distinct: bool = True
     """Nothing is drawn twice; false for a sweep that an older release began."""
+    started_in: pathlib.Path | None = None
+    """Where its paths were typed, see `start_folder`; points keep them so."""
 
     def trial_config(self, point: Point) -> TrainConfig:
         """The configuration of a trial.
@@ -199,7 +202,7 @@ class Sweep:
         for key, value in self.changes(point).items():
             set_key(type(self.base), mapping, key, value)
         try:
-            config: TrainConfig = decode(type(self.base), mapping)
+            config: TrainConfig = located(decode(type(self.base), mapping), self.started_in)
             if self.config.stop.env_steps is not None:
                 config.total_steps = self.config.stop.env_steps
             config.validate()
@@ -275,7 +278,7 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
             f"{file}: nothing is swept: give space (key -> domain) or variants (name -> changes)"
         )
     check_size(config.space, config.num_samples * len(config.seeds) * max(1, len(config.variants)))
-    return Sweep(config, base, preset)
+    return Sweep(config, base, preset, started_in=start_folder())
 
 
 def load_base(config: SweepConfig, file: pathlib.Path) -> tuple[TrainConfig, str]:

@@ -2,20 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import read_config, read_stored
 from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.lock import LOCK_FILE, FolderLock
 from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE, SWEEP_FILE, TRIALS, trial_folder
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.ended import known_names, point_key
 
 FORMAT_VERSION = 1
+
+
+def check_new(folder: pathlib.Path) -> None:
+    """See that a sweep can begin in a folder.
+
+    Raises:
+        ConfigError: it holds a sweep, or something else.
+    """
+    if (folder / SWEEP_FILE).exists():
+        raise ConfigError(
+            f"{folder} already holds a sweep: continue it with `pld-ray sweep --resume={folder}`, "
+            "or give another name with --name=... or another --output_dir"
+        )
+    if folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty: give another --name=... or --output_dir")
+
+
+@contextlib.contextmanager
+def claimed(folder: pathlib.Path) -> Iterator[None]:
+    """A new sweep's folder is this process's inside, and is nobody's before.
+
+    Raises:
+        ConfigError: another process works there, or another sweep has come first.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = claim(folder)
+    try:
+        check_new(folder)
+        yield
+    finally:
+        lock.release()
+        for path in made:
+            with contextlib.suppress(OSError):  # it holds the sweep
+                path.rmdir()
+
+
+def claim(folder: pathlib.Path) -> FolderLock:
+    """The lock of a sweep's folder.
+
+    Raises:
+        ConfigError: another process has it.
+    """
+    lock = FolderLock(folder)
+    owner = lock.claim()
+    if owner is not None:
+        raise ConfigError(f"{folder} is in use by {owner}: wait for it or stop it")
+    return lock
 
 
 def write_record(sweep: Sweep, folder: pathlib.Path) -> None:
@@ -27,6 +77,7 @@ def write_record(sweep: Sweep, folder: pathlib.Path) -> None:
         "pld_ray_version": version("pld-ray"),
         "num_trials": plan.num_trials(sweep),
         "distinct": sweep.distinct,
+        "started_in": None if sweep.started_in is None else str(sweep.started_in),
     }
     write_json_atomically(folder / SWEEP_FILE, content)
 
@@ -50,8 +101,9 @@ def load_folder(folder: pathlib.Path) -> Sweep:
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     config.output_dir = str(folder)
-    distinct = record.get("distinct") is True
-    return Sweep(config, base, str(record.get("preset", "default")), distinct)
+    distinct, started_in = record.get("distinct") is True, record.get("started_in")
+    preset = str(record.get("preset", "default"))
+    return Sweep(config, base, preset, distinct, pathlib.Path(started_in) if started_in else None)
 
 
 def read_base(folder: pathlib.Path) -> TrainConfig:
@@ -99,6 +151,8 @@ class TrialName:
         key = point_key(point, trial.config.get("__trial_index__"))
         if self.known.get(key):
             return self.known[key].pop(0)
-        name = plan.trial_id(len(list((self.folder / TRIALS).glob("t*"))))
+        # not their count: one may have been removed
+        taken = (path.name[1:] for path in (self.folder / TRIALS).glob("t*"))
+        name = plan.trial_id(max((int(n) for n in taken if n.isdecimal()), default=-1) + 1)
         trial_folder(self.folder, name).mkdir(parents=True)
         return name

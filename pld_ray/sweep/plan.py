@@ -22,7 +22,8 @@ from ray.tune.stopper import CombinedStopper, TimeoutStopper, TrialPlateauStoppe
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import encode
-from pld_ray.jobs.cluster import Resources, demands
+from pld_ray.jobs.cluster import demands
+from pld_ray.jobs.placing import Resources
 from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.space import Point, bounds, points, tune_domain, values
 from pld_ray.sweep.trial import SweepTrial, resolve_seed
@@ -249,24 +250,6 @@ def trainable(sweep: Sweep, context: Mapping[str, Any]) -> Any:
     return tune.with_resources(tune.with_parameters(SweepTrial, sweep=dict(context)), resources)
 
 
-def fit_at_once(wanted: Sequence[Resources], nodes: Sequence[Mapping[str, float]]) -> int:
-    """How many groups of bundles the nodes hold at a time, each bundle on one node."""
-    free = [dict(node) for node in nodes]
-    count = 0
-    while all(_take(bundle, free) for bundle in wanted):
-        count += 1
-    return count
-
-
-def _take(bundle: Resources, free: list[dict[str, float]]) -> bool:
-    for node in free:
-        if all(node.get(k, 0.0) + 1e-9 >= v for k, v in bundle.items()):
-            for name, amount in bundle.items():
-                node[name] -= amount
-            return True
-    return not bundle
-
-
 def context(
     sweep: Sweep, folder: pathlib.Path, uri: str, parent_run_id: str, resumed: bool = False
 ) -> dict[str, Any]:
@@ -277,6 +260,7 @@ def context(
         "settings": encode(sweep.config),
         "base": encode(sweep.base),
         "preset": sweep.preset,
+        "started_in": sweep.started_in,
         "tracking": tracking,
         "parent_run_id": parent_run_id,
         "resumed": resumed,

@@ -13,7 +13,8 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from pld_ray.jobs.cluster import Resources, alive_nodes, describe, running_ray
+from pld_ray.jobs.cluster import alive_nodes, describe, running_ray
+from pld_ray.jobs.placing import Resources, fit_at_once
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, label
 from pld_ray.sweep.run import check_points
@@ -33,7 +34,7 @@ def preview(sweep: Sweep, as_json: bool = False) -> str:
     config = sweep.trial_config(found[0] if found else {})
     wanted = plan.bundles(sweep, config)
     nodes = cluster_nodes(sweep)
-    at_once = min(plan.fit_at_once(wanted, nodes), sweep.config.max_concurrent or 10**9)
+    at_once = min(fit_at_once(wanted, nodes), sweep.config.max_concurrent or 10**9)
     steps = sweep.config.stop.env_steps or sweep.base.total_steps
     figures: dict[str, Any] = {
         "name": sweep.config.name,

@@ -17,10 +17,9 @@ from typing import Any
 
 from ray import tune
 
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import TrainConfig
 from pld_ray.config.file import decode, dump_config, encode
 from pld_ray.files.atomic import undone_unless, write_atomically
-from pld_ray.files.lock import FolderLock
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.cluster import check_fits, running_ray
 from pld_ray.jobs.open_tracker import config_errors
@@ -29,7 +28,6 @@ from pld_ray.runs.layout import (
     BASE_FILE,
     SUMMARY_FILE,
     SWEEP_CONFIG_FILE,
-    SWEEP_FILE,
     TRIALS,
     trial_folder,
 )
@@ -44,7 +42,14 @@ from pld_ray.sweep.ended import (
     known_points,
     note_ended,
 )
-from pld_ray.sweep.folder import TrialName, load_folder, write_record
+from pld_ray.sweep.folder import (
+    TrialName,
+    check_new,
+    claim,
+    claimed,
+    load_folder,
+    write_record,
+)
 from pld_ray.sweep.outcome import as_csv, summarize, trial_rows
 from pld_ray.sweep.progress import SweepProgress
 from pld_ray.sweep.publish import open_sweep_run, publish
@@ -64,18 +69,12 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
             small.
     """
     folder = sweep.config.folder()
-    if (folder / SWEEP_FILE).exists():
-        raise ConfigError(
-            f"{folder} already holds a sweep: continue it with `pld-ray sweep --resume={folder}`, "
-            "or give another name with --name=... or another --output_dir"
-        )
-    if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty: give another --name=... or --output_dir")
+    check_new(folder)
     remember(trial_configs(sweep))
     check_points(sweep)
     with running_ray(sweep.base, sweep.config.ray_address):
         check_resources(sweep)
-        with undone_unless(folder, lambda: any(folder.glob(f"{TRIALS}/*"))):
+        with claimed(folder), undone_unless(folder, lambda: any(folder.glob(f"{TRIALS}/*"))):
             write_atomically(folder / BASE_FILE, dump_config(sweep.base))
             settings = decode(SweepConfig, encode(sweep.config))
             settings.output_dir = None
@@ -91,7 +90,7 @@ def resume_sweep(
 
     Args:
         folder: of the sweep.
-        ray_address: of another cluster than the sweep's own.
+        ray_address: of another cluster than that of RAY_ADDRESS, or the sweep's own.
         trust: run the code that the sweep names, see `pld_ray.runs.trust`.
 
     Raises:
@@ -103,7 +102,8 @@ def resume_sweep(
     plan.check_begun(sweep, known)
     for config in trial_configs(sweep, known):
         check_trusted(config, folder / BASE_FILE, trust)
-    with running_ray(sweep.base, ray_address or sweep.config.ray_address):
+    address = ray_address or os.environ.get("RAY_ADDRESS") or sweep.config.ray_address
+    with running_ray(sweep.base, address):
         check_resources(sweep)
         return _Driver(sweep, folder, resumed=True).run()
 
@@ -156,10 +156,7 @@ class _Driver:
         self.wall_time = None if seconds is None else plan.WallTime(seconds)
         self.logger = setup_logging(folder)
         write_to_log(logging.getLogger("ray.tune"), self.logger)  # a dead trial is forty lines
-        self.lock = FolderLock(folder)
-        owner = self.lock.claim()
-        if owner is not None:
-            raise ConfigError(f"{folder} is in use by {owner}: wait for it or stop it")
+        self.lock = claim(folder)
         try:
             write_status(folder, RUNNING)
             self.tracker = self._open_tracker()

@@ -66,6 +66,7 @@ class SweepTrial(tune.Trainable):
             decode(SweepConfig, sweep["settings"]),
             decode(config_class_of(sweep["base"]), sweep["base"]),
             sweep["preset"],
+            started_in=sweep.get("started_in"),
         )
         point = resolve_seed(config["point"], config.get("__trial_index__"), plan.config.seeds)
         self._config = plan.trial_config(point)

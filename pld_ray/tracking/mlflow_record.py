@@ -13,7 +13,10 @@ from pld_ray.config import ConfigError
 from pld_ray.files.atomic import write_atomically
 from pld_ray.runs.layout import MLFLOW_FILE
 
+SQLITE = "sqlite:///"
 SQLITE_TIMEOUT_S = 10
+ARTIFACTS = "mlartifacts"
+"""The folder beside a sqlite store."""
 
 
 def write_record(run_dir: pathlib.Path, tracking_uri: str, run_id: str) -> None:
@@ -52,18 +55,48 @@ CHANGED = "changed."
 
 def absolute(tracking_uri: str) -> str:
     """The URI; that of a sqlite file with its whole path, for processes that start elsewhere."""
-    path = sqlite_path(tracking_uri)
-    return tracking_uri if path is None else f"sqlite:///{path}"
+    path, (_, question, query) = sqlite_path(tracking_uri), tracking_uri.partition("?")
+    return tracking_uri if path is None else f"sqlite:///{path}{question}{query}"
 
 
 def sqlite_path(tracking_uri: str) -> pathlib.Path | None:
     """The file of a sqlite tracking URI; None for any other kind."""
-    prefix = "sqlite:///"
-    return (
-        pathlib.Path(tracking_uri[len(prefix) :]).resolve()
-        if tracking_uri.startswith(prefix)
-        else None
-    )
+    file, _, _ = tracking_uri.partition("?")  # ?timeout=60 is the driver's
+    return pathlib.Path(file.removeprefix(SQLITE)).resolve() if file.startswith(SQLITE) else None
+
+
+def store_now(tracking_uri: str | None, recorded: str) -> str:
+    """The tracking URI of a run that goes on: the recorded one, unless the store has moved.
+
+    Older releases kept a relative URI as it was typed: from another folder it is another file.
+    """
+    if tracking_uri is None or tracking_uri.startswith(f"{SQLITE}/"):
+        return tracking_uri or recorded
+    asked, known = sqlite_path(tracking_uri), sqlite_path(recorded)
+    same = asked is not None and known is not None and asked.name == known.name
+    return recorded if same and known is not None and known.is_file() else tracking_uri
+
+
+def move_artifacts(tracking_uri: str, run_id: str) -> None:
+    """Let a run's artifacts lie beside a sqlite file that has moved along with `ARTIFACTS`.
+
+    MLflow keeps their whole path, and would make the old folder anew.
+    """
+    store = sqlite_path(tracking_uri)
+    if store is None:
+        return
+    ask, tell = "SELECT artifact_uri FROM runs", "UPDATE runs SET artifact_uri = ?"
+    with (
+        contextlib.closing(sqlite3.connect(store, timeout=SQLITE_TIMEOUT_S)) as file,
+        contextlib.suppress(sqlite3.Error),  # whoever opens it next says what is wrong
+        file,
+    ):
+        for (uri,) in file.execute(f"{ask} WHERE run_uuid = ?", [run_id]).fetchall():
+            root, found, below = str(uri).rpartition(f"/{ARTIFACTS}/")
+            old, new = pathlib.Path(urllib.parse.unquote(root)[7:]), store.parent
+            there, beside = (folder / ARTIFACTS / below for folder in (old, new))
+            if found and root.startswith("file://") and beside.is_dir() > there.is_dir():
+                file.execute(f"{tell} WHERE run_uuid = ?", [beside.as_uri(), run_id])
 
 
 def check_sqlite(tracking_uri: str) -> None:
@@ -72,7 +105,7 @@ def check_sqlite(tracking_uri: str) -> None:
     Raises:
         ConfigError: naming the file.
     """
-    path = sqlite_path(tracking_uri.partition("?")[0])  # ?timeout=60 is the driver's
+    path = sqlite_path(tracking_uri)
     if path is None:
         return
     if not path.is_file():

@@ -9,14 +9,17 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from pld_ray.files.lock import Owner
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE, PROGRESS_FILE, TRAINER_FILE
 from pld_ray.tracking.mlflow_record import (
     CHANGED,
     absolute,
+    move_artifacts,
     read_record,
     sqlite_path,
     sqlite_uri,
+    store_now,
     write_record,
 )
 from pld_ray.tracking.mlflow_send import relative_path
@@ -64,6 +67,7 @@ class MlflowRun:
         parent_run_id: MLflow run under which this one is shown (a sweep's).
         tags: of the run.
         journal: the run's metrics; None opens those of `run_dir`.
+        driver: the process that this one works for, where that one holds the folder.
 
     Raises:
         ConnectionError: the store cannot be opened or does not answer within seconds. A run that
@@ -85,6 +89,7 @@ class MlflowRun:
         parent_run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
         journal: Journal | None = None,
+        driver: Owner | None = None,
     ) -> None:
         self.run_dir = pathlib.Path(run_dir).resolve()
         self.tracking_uri = absolute(tracking_uri or sqlite_uri(store_dir or self.run_dir))
@@ -92,7 +97,7 @@ class MlflowRun:
         all_tags = dict(tags or {})
         if parent_run_id is not None:
             all_tags["mlflow.parentRunId"] = parent_run_id
-        self._lock = claim(self.run_dir, LOCK_WAIT_S)
+        self._lock = claim(self.run_dir, LOCK_WAIT_S, driver=driver)
         try:
             check_old_spool(self.run_dir)
             self.journal = journal or Journal(self.run_dir / METRICS_FILE)
@@ -121,6 +126,7 @@ class MlflowRun:
         tracking_uri: str | None = None,
         tags: Mapping[str, str] | None = None,
         journal: Journal | None = None,
+        driver: Owner | None = None,
     ) -> MlflowRun:
         """Continue the MLflow run of `run_dir`; `tracking_uri` is for a store that has moved.
 
@@ -134,19 +140,22 @@ class MlflowRun:
                 f"{pathlib.Path(run_dir) / MLFLOW_FILE} is missing: this run was not tracked with "
                 "MLflow; start a new MLflow run for it with MlflowRun(run_dir, ...)"
             )
-        uri = tracking_uri or record["tracking_uri"]
+        uri = store_now(tracking_uri, record["tracking_uri"])
         store = sqlite_path(uri)
         if store is not None and not store.is_file():
             raise FileNotFoundError(
                 f"{store}, the MLflow store of this run, is missing: give its new place with "
                 "--tracking.uri=sqlite:///..., or train on with --tracking.enabled=false"
             )
+        if absolute(uri) != record["tracking_uri"]:
+            move_artifacts(uri, record["run_id"])
         return cls(
             run_dir,
             tracking_uri=uri,
             run_id=record["run_id"],
             tags=tags,
             journal=journal,
+            driver=driver,
         )
 
     # --- logging ---------------------------------------------------------------------------------

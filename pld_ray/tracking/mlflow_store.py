@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from pld_ray.errors import UserError
 from pld_ray.runs.layout import MLFLOW_FILE
-from pld_ray.tracking.mlflow_record import sqlite_path
+from pld_ray.tracking.mlflow_record import ARTIFACTS, sqlite_path
 from pld_ray.tracking.mlflow_values import TAG_LENGTH, entity_key, shorten, truncate
 from pld_ray.tracking.outbox import Ledger, Points
 from pld_ray.tracking.quiet import quick_mlflow
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment
     from mlflow.tracking import MlflowClient
 
+log = logging.getLogger("pld_ray.tracking")
+
 OPEN_TIMEOUT_S = 15
+ASK_S, SAY_S = 1.0, 600.0
+"""Between two times that a store which is away is asked, and that the log says so."""
 ADVICE = (
     ": give another store with --tracking.uri=... (http://HOST:PORT of an `mlflow server`, or "
     "sqlite:///FILE), or train without MLflow with --tracking.enabled=false"
@@ -78,17 +83,23 @@ def sqlite_lock(tracking_uri: str) -> Iterator[None]:
 def retried[T](ask: Callable[[], T], wait_s: float) -> T:
     """The answer of a store that may be away at the moment.
 
+    Whoever stops the process need not ask this: it ends a trial that waits here as it ends any.
+
     Raises:
         ConnectionError: it did not answer within `wait_s` seconds.
     """
-    deadline = time.monotonic() + wait_s
+    began = said = time.monotonic()
     while True:
         try:
             return ask()
-        except ConnectionError:
-            if time.monotonic() >= deadline:
+        except ConnectionError as error:
+            now = time.monotonic()
+            if now >= began + wait_s:
                 raise
-            time.sleep(1.0)
+            if said == began or now >= said + SAY_S:
+                said = now
+                log.warning("waiting for it, %.0f of %.0f s: %s", now - began, wait_s, error)
+            time.sleep(ASK_S)
 
 
 def create_run(
@@ -182,7 +193,7 @@ def get_or_create_experiment(client: MlflowClient, tracking_uri: str, name: str)
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
         store = sqlite_path(tracking_uri)
-        artifacts = (store.parent / "mlartifacts").as_uri() if store else None
+        artifacts = (store.parent / ARTIFACTS).as_uri() if store else None
         try:
             client.create_experiment(name, artifact_location=artifacts, tags=EXPERIMENT_TAGS)
         except Exception as error:

@@ -9,7 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from pld_ray.files.lock import FolderLock
+from pld_ray.files.lock import FolderLock, Owner
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import check_sqlite, read_record
@@ -74,14 +74,16 @@ class Sending:
         closing.join(1.0)
 
 
-def claim(run_dir: pathlib.Path, wait_s: float, alone: bool = False) -> FolderLock:
-    """The lock of a run's folder, or a share in the one that this process holds.
+def claim(
+    run_dir: pathlib.Path, wait_s: float, alone: bool = False, driver: Owner | None = None
+) -> FolderLock:
+    """The lock of a run's folder, or a share in the one that this process or its driver holds.
 
     Raises:
         BlockingIOError: another process works there, or with `alone` this one.
     """
     lock = FolderLock(run_dir)
-    owner = lock.claim(wait_s, alone)
+    owner = lock.claim(wait_s, alone, driver)
     if owner is not None:
         raise BlockingIOError(f"{run_dir} is in use by {owner}")
     return lock

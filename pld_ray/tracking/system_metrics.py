@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import Any
@@ -14,11 +15,16 @@ class SystemMetrics:
 
     MLflow shows metrics of this prefix on a page of their own. Percentages are of the whole
     machine; `system/process_memory_mb` is the driver's process alone. GPUs need `pynvml`.
+
+    Args:
+        folder: of the run, whose disk is measured.
+        interval_s: see above.
     """
 
-    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, folder: str | os.PathLike[str], interval_s: float = INTERVAL_S) -> None:
         import psutil
 
+        self._folder = os.fspath(folder)
         self._interval_s = interval_s
         self._next = 0.0
         self._step = -1
@@ -40,8 +46,9 @@ class SystemMetrics:
             "system/memory_mb": memory.used / 1e6,
             "system/memory_percent": memory.percent,
             "system/process_memory_mb": self._process.memory_info().rss / 1e6,
-            "system/disk_percent": psutil.disk_usage(os.getcwd()).percent,
         }
+        with contextlib.suppress(OSError):  # a folder that is gone: no figure
+            values["system/disk_percent"] = psutil.disk_usage(self._folder).percent
         for index, handle in enumerate(self._gpus):
             values |= gpu_figures(index, handle)
         return {name: round(float(value), 1) for name, value in values.items()}

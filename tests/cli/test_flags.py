@@ -127,6 +127,28 @@ def test_what_is_required_still_is(capsys):
 
 
 @pytest.mark.parametrize(
+    "args",
+    [
+        ["collect", "--root=s3://bucket/x"],
+        ["classifier", "collect", "--root=s3://bucket/x"],
+        ["convert", "hilserl", "recordings", "--repo_id=me/x", "--root=s3://bucket/x"],
+        ["data", "recordings", "--output=s3://bucket/x"],
+        ["norm-stats", "recordings", "--output=s3://bucket/x"],
+        ["eval", "--checkpoint=best", "--output_dir=s3://bucket/x"],
+        ["export", "run", "--to=s3://bucket/x"],
+        ["report", "run", "--output_dir=s3://bucket/x"],
+        ["distill", "run", "--output_dir=s3://bucket/x"],
+        ["finetune", "recordings", "--output_dir=s3://bucket/x"],
+    ],
+)
+def test_a_bucket_is_no_folder_of_this_machine(args, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = refused(args, capsys)
+    assert "=s3://bucket/x: must be a path on this machine: mount the bucket" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     ("typed", "known", "unknown"),
     [
         (["pld-ray", "classifier", "collect"], "--env.task", "--steps"),

@@ -38,6 +38,9 @@ def start(args):
         (["--policy.max_wait_ms=-1"], r"max_wait_ms=-1.0: .*number in \[0, 60000\] ms"),
         (["--policy.max_batch_size=0"], "policy.max_batch_size=0: must"),
         (["--policy.n_action_steps=0"], "policy.n_action_steps=0: must .*, or null"),
+        (["--output_dir=s3://bucket/x"], "output_dir=s3://bucket/x: must be .* mount the bucket"),
+        (["--offline_cache=file:///mnt/c"], "offline_cache=file:///mnt/c: must be a path on this"),
+        (["--pretrained_critic=gs://b/c"], "pretrained_critic=gs://b/c: must be a path on this"),
         (["--policy.path=nowhere"], "policy.path=nowhere: no such folder"),
         (["--policy.type=none"], "offline_episodes=10 with policy.type=none: nobody collects succ"),
         (["--policy.type=none", "--intervention.device=scripted"], "none: nobody collects succ"),
@@ -122,6 +125,7 @@ def test_a_robot_and_who_only_plays_may_have_no_base_policy():
         ("stop: {plateau_std: .nan}", "stop.plateau_std=nan: must"),
         ("scheduler: null", "scheduler=None: must be a mapping"),
         ("seeds: [0, 0]", "different whole numbers"),
+        ("output_dir: s3://bucket/sweep", "output_dir=s3://bucket/sweep: must be a path on this"),
     ],
 )
 def test_a_bad_value_of_a_sweep_is_one_sentence(body, message, tmp_path):

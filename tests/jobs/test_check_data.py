@@ -7,6 +7,8 @@ import json
 
 import gymnasium as gym
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from ray.rllib.core import DEFAULT_MODULE_ID
 
@@ -133,13 +135,75 @@ def test_who_reads_them_refuses_them_too(config, tmp_path):
     config = chunked(config)
     config.demo_path = [dataset(tmp_path / "good"), dataset(tmp_path / "bad", success=False)]
     config.algorithm.offline_capacity = 9
+    with pytest.raises(DataError, match="raise it to 10"):
+        chunked_learner(config)[1].step()
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, ACRLPDTrainConfig])
+def test_a_dataset_of_which_no_row_may_start_a_window(config, kind, tmp_path):
+    if kind is ACRLPDTrainConfig:
+        config = chunked(config)
+    none, last = np.zeros(LENGTH + 1, bool), np.arange(LENGTH + 1) == LENGTH
+    good = dataset(tmp_path / "good")
+    for name, marks in (("none", none), ("last", last)):  # the final frame is no start
+        config.demo_path = [good, dataset(tmp_path / name, start=marks)]
+        assert f"{name}: start marks no frame of the episodes that are learnt" in refusal(config)
+    config.demo_path = [good, dataset(tmp_path / "one", start=np.arange(LENGTH + 1) == 2)]
+    check_environment(config)
+
+
+def test_marked_rows_from_which_chunks_cannot_be_learnt(config, tmp_path):
+    config = chunked(config)
+    config.algorithm.horizon, config.algorithm.tail = 3, "drop"
+    config.demo_episodes = "all"
+    early, late = (np.arange(LENGTH + 1) == row for row in (1, 2))
+    config.demo_path = [dataset(tmp_path / "late", start=late)]
+    assert "no row that start marks in demo_path has the 3 steps" in refusal(config)
+    config.demo_path.append(dataset(tmp_path / "early", success=False, start=early))
+    assert "start marks no row of the episodes of demo_path that ended in success" in refusal(
+        config
+    )
+    config.algorithm.bc_episodes = "all"
+    check_environment(config)
+    config.algorithm.bc_episodes, config.algorithm.tail = "positive", "pad"
+    check_environment(config)
+
+
+def chunked_learner(config):
+    """A learner of Q-chunking, and what fills its offline ring."""
     algorithm = algorithm_config(config)
     environment = look_at_environment(config, algorithm)
     spec = algorithm.get_multi_rl_module_spec(spaces={DEFAULT_MODULE_ID: environment.spaces})
     learner = ACRLPDLearner(config=algorithm, module_spec=spec)
     learner.build()
-    with pytest.raises(DataError, match="raise it to 10"):
-        OfflineData(algorithm, learner, environment).step()
+    return learner, OfflineData(algorithm, learner, environment)
+
+
+def test_chunks_begin_where_a_dataset_says_so_and_anywhere_in_others(config, tmp_path):
+    """Of whatever type it is there; and again after a checkpoint."""
+    config = chunked(config)
+    rows = np.isin(np.arange(LENGTH + 1), (1, 3, LENGTH))
+    config.demo_path = [
+        dataset(tmp_path / "plain"),
+        dataset(tmp_path / "flags", start=rows),
+        dataset(tmp_path / "lists", start=rows),
+    ]
+    (path,) = tmp_path.glob("lists/data/*/*.parquet")
+    table = pq.read_table(path)
+    lists = pa.array(rows[:-1, None].astype(int).tolist(), pa.list_(pa.int64(), 1))
+    where = table.column_names.index("start")
+    pq.write_table(table.set_column(where, "start", pa.chunked_array([lists])), path)
+    learner, data = chunked_learner(config)
+    data.step()
+    learner.save(str(tmp_path))
+    other, _ = chunked_learner(config)
+    other.load(str(tmp_path))
+    for ring in (learner.replay.offline, other.replay.offline):
+        assert ring.start_rows().tolist() == [0, 1, 2, 3, 5 + 1, 5 + 3, 10 + 1, 10 + 3]
+        assert len(ring.transition_rows()) == 3 * LENGTH
+        assert set(ring.sample_windows(200, 2, 0.9)["row"].tolist()) == set(
+            ring.start_rows().tolist()
+        )
 
 
 def test_statistics_of_the_state(config, tmp_path):
@@ -205,6 +269,35 @@ def test_a_dump_needs_steps_per_second(config):
     check_environment(config)
     config.env.entry_point = f"{__name__}:UntimedEnv"
     assert "UntimedEnv does not tell its steps per second" in refusal(config)
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, ACRLPDTrainConfig])
+def test_an_environment_of_several_tasks_has_no_embedding(config, kind, tmp_path):
+    if kind is ACRLPDTrainConfig:
+        config = chunked(config)
+    told = np.full(LENGTH + 1, 3, np.float32)
+    config.demo_path = [dataset(tmp_path / "third", task_index=told)]
+    config.env.entry_point = f"{__name__}:ManyTasksEnv"
+    check_environment(config)  # nobody reads it
+    config.algorithm.task_embedding = "learned"
+    said = refusal(config)
+    assert f"task_index is {MANY_TASKS}, and algorithm.task_embedding=learned knows the" in said
+    assert "1 of them, numbered from 0: set it to none" in said
+
+
+MANY_TASKS = gym.spaces.Box(0, 4, (), np.float32)
+
+
+class ManyTasksEnv(PointEnv):
+    """Says at each step which of five tasks is played."""
+
+    def __init__(self):
+        super().__init__()
+        spaces = {**self.observation_space.spaces, "task_index": MANY_TASKS}
+        self.observation_space = gym.spaces.Dict(spaces)
+
+    def _observation(self):
+        return {**super()._observation(), "task_index": np.array(3, np.float32)}
 
 
 class UntimedEnv(PointEnv):

@@ -7,7 +7,10 @@ import shutil
 from importlib.util import find_spec
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from aloha_files import write_folder
 from sight_env import CAMERA, SightEnv
 from toy import CountingEnv, CountingPolicy
 
@@ -90,6 +93,25 @@ def test_images_that_are_declared_channels_first_are_judged(trained, tmp_path, c
     made = f"--classifier={trained / 'made'}"
     assert main(["classifier", "evaluate", made, f"--dataset={other}"]) == 0
     assert "precision" in capsys.readouterr().out
+
+
+def test_a_success_that_no_frame_shows_is_refused(tmp_path, capsys):
+    """As ALOHA's are converted: marked on the last frame, of what follows nothing is kept."""
+    write_folder(tmp_path / "recordings")
+    root = tmp_path / "converted"
+    convert = ["convert", "aloha", str(tmp_path / "recordings"), "--repo_id=lab/fold"]
+    assert main([*convert, f"--root={root}", "--mode=image", "--workers=1"]) == 0
+    assert main([*TRAIN, f"--dataset={root}", f"--output_dir={tmp_path / 'made'}"]) == 2
+    told = capsys.readouterr().err
+    assert f"{root}, episode 0: next.success is true of its last frame alone" in told
+    (path,) = root.glob("data/*/*.parquet")
+    table = pq.read_table(path)
+    index = table.column_names.index("next.success")
+    reached = table["next.success"].to_numpy(zero_copy_only=False)
+    reached |= np.append(reached[1:], False)  # the step before, which led to the last frame
+    pq.write_table(table.set_column(index, "next.success", pa.array(reached)), path)
+    frames = read_frames([root])
+    assert np.flatnonzero(frames.success).tolist() == [5, 12]  # the last ones of two successes
 
 
 def test_it_is_the_reward_beside_the_true_one(trained):

@@ -12,7 +12,14 @@ from ray.cluster_utils import Cluster
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import load_config
-from pld_ray.jobs.cluster import check_cluster, closed_stderr, demands, join_cluster, unplaced
+from pld_ray.jobs.cluster import (
+    check_cluster,
+    closed_stderr,
+    cluster_refusal,
+    demands,
+    join_cluster,
+)
+from pld_ray.jobs.placing import fit_at_once, unplaced
 
 
 def test_what_a_run_reserves():
@@ -48,6 +55,49 @@ def test_the_room_on_one_node_is_not_the_sum_over_nodes():
 def test_the_large_are_placed_before_the_small():
     small, large = ("runner", {"CPU": 1.0}), ("learner", {"CPU": 3.0})
     assert unplaced([small, large, small], [{"CPU": 3.0}, {"CPU": 2.0}]) == []
+
+
+RUNNER, LEARNER = ("runner", {"CPU": 2.0}), ("learner", {"CPU": 1.0, "GPU": 1.0})
+PERSON = ("person", {"CPU": 1.0, "arm": 1.0})
+MARKS = {"accelerator_type:H200": 1.0, "memory": 9e9, "node:10.0.0.1": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes"),
+    [
+        ([RUNNER] * 4 + [LEARNER], [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}]),
+        ([RUNNER, LEARNER], [{"CPU": 2.0, "GPU": 1.0}, {"CPU": 4.0}]),
+        # else the runner of three takes the room without a GPU, and the others that with one
+        (
+            [("runner", {"CPU": 3.0}), RUNNER, RUNNER, ("learner", {"CPU": 2.0, "GPU": 1.0})],
+            [{"CPU": 5.0, "GPU": 1.0}, {"CPU": 4.0}],
+        ),
+        # what Ray says of a node besides its resources is no reason to spare it
+        ([LEARNER, PERSON], [{**LEARNER[1], "arm": 1.0}, {**LEARNER[1], **MARKS}]),
+    ],
+)
+def test_what_few_nodes_have_is_left_to_those_who_need_it(asked, nodes):
+    assert unplaced(asked, nodes) == []
+
+
+def test_a_trial_fits_where_one_of_its_processes_needs_the_gpu():
+    trial = [{"CPU": 1.0}, {"CPU": 1.0, "GPU": 1.0}]
+    assert fit_at_once(trial, [{"CPU": 1.0, "GPU": 1.0}, {"CPU": 4.0}]) == 1
+    assert fit_at_once(trial, [{"CPU": 4.0}, {"CPU": 2.0, "GPU": 2.0}]) == 2
+    assert fit_at_once([{"CPU": 1.0}, {}], [{"CPU": 2.0}]) == 2
+
+
+def test_a_token_is_a_guess_after_the_reason_that_ray_gives(monkeypatch):
+    """A head that is slow, and a token of another cluster's that was left in the home."""
+    slow = TimeoutError("the head did not answer in time")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
+    said = cluster_refusal("10.0.0.1:6379", slow)
+    assert said.startswith("no Ray cluster answers at 10.0.0.1:6379 (the head did not answer")
+    assert said.index("it may be busy, or perhaps asks for a token") > said.index("in time")
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nowhere")
+    assert "token" not in cluster_refusal("10.0.0.1:6379", slow)
 
 
 sizes = st.lists(st.integers(1, 4), max_size=6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import huggingface_hub
@@ -10,11 +11,12 @@ import pytest
 from huggingface_hub import ModelCard
 
 from pld_ray.cli import main
-from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config import ConfigError, PolicyConfig, TrainConfig
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.manifest import CheckpointError, write_manifest
 from pld_ray.jobs.export import export, write_base_and_residual
+from pld_ray.plugin.policy_folder import BASE_POLICY, write_base_policy
 from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.runs.run_dir import RunDir
@@ -128,3 +130,20 @@ def test_an_upload_that_fails_keeps_the_folder(finetuned, tmp_path, monkeypatch)
     with pytest.raises(ConfigError, match=r"out is written, but --push_to=user/name failed \(.*\)"):
         export(finetuned.path, tmp_path / "out", push_to="user/name")
     assert open_checkpoint(tmp_path / "out").policy_type == "act"
+
+
+def test_others_may_read_what_was_made_of_files_that_they_may_not(finetuned, tmp_path):
+    """As safetensors leaves them, LeRobot's and those of our older releases."""
+    weights = finetuned.path / "checkpoints/final/policy/model.safetensors"
+    weights.chmod(0o600)
+    source = tmp_path / "act"
+    shutil.copytree(EMBEDDED_ACT, source)
+    (source / "model.safetensors").chmod(0o600)
+    before = os.umask(0o022)
+    try:
+        export(finetuned.path, tmp_path / "out")
+        write_base_policy(PolicyConfig(path=str(source)), tmp_path / "base")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "out", tmp_path / "base" / BASE_POLICY]
+    assert {(f / "model.safetensors").stat().st_mode & 0o777 for f in made} == {0o644}

@@ -11,6 +11,7 @@ import time
 
 import psutil
 import pytest
+from mlflow import MlflowClient
 from policy_fixtures import save_act
 from safetensors.torch import load_file, save_file
 from several_ranks import difference
@@ -21,6 +22,7 @@ from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs.finetune import check_finetune, finetune
 from pld_ray.runs.run_dir import RunDir
+from pld_ray.tracking.mlflow_record import read_record
 
 SMALL = [
     *("--algorithm.batch_size=8", "--total_steps=40", "--evaluation.interval_steps=0"),
@@ -61,7 +63,10 @@ def test_a_learner_that_is_killed_changes_nothing_in_the_end(given, tmp_path):
     killer = threading.Thread(target=kill_a_learner, args=(two,), daemon=True)
     killer.start()
     told = []
-    together = finetune(configured(given, two, *LEARNERS), on_samples=told.append)
+    config = configured(given, two, *LEARNERS)
+    tracked = dataclasses.replace(config.tracking, enabled=True)
+    config = dataclasses.replace(config, tracking=tracked)
+    together = finetune(config, on_samples=told.append)
     killer.join(timeout=1)
     assert not killer.is_alive()
     assert (two / "metrics.restarts.jsonl").exists()
@@ -71,6 +76,9 @@ def test_a_learner_that_is_killed_changes_nothing_in_the_end(given, tmp_path):
     assert difference(*ends) <= 1e-6
     assert not list(two.glob(".*"))
     assert sum(told) > 0
+    record = read_record(two)
+    run = MlflowClient(record["tracking_uri"]).get_run(record["run_id"])
+    assert (run.info.status, run.data.metrics["updates"]) == ("FINISHED", 40)
 
 
 def test_more_learners_than_gpus_are_refused_before_ray_starts(given, tmp_path):

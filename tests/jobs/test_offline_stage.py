@@ -11,6 +11,7 @@ import camera_point
 import numpy as np
 import pytest
 from camera_point import CameraPoint
+from mlflow import MlflowClient
 from point_demonstrations import EPISODE_LENGTH, SIDE, record
 from ray.rllib.core import DEFAULT_MODULE_ID
 from tiny_policies import save_policy
@@ -27,6 +28,7 @@ from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.ranks import Ranks
 from pld_ray.sweep.checks import check_in_one_process
+from pld_ray.tracking.mlflow_record import read_record
 
 UPDATES = 6
 LAST = f"offline_{UPDATES:09d}"
@@ -144,7 +146,13 @@ def test_two_learners_through_ray_train_and_one_process_that_goes_on(
 ):
     monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(camera_point.__file__).parent))
     run = RunDir(tmp_path / "run")
-    assert main(["acrlpd", *flags, f"--output_dir={run.path}"]) == 0
+    tracked = changed(flags, ["--tracking.enabled=true"])
+    assert main(["acrlpd", *tracked, f"--output_dir={run.path}"]) == 0
+    record = read_record(run.path)
+    client = MlflowClient(record["tracking_uri"])
+    assert client.get_run(record["run_id"]).info.status == "FINISHED"
+    points = client.get_metric_history(record["run_id"], "updates")
+    assert {UPDATES} < {point.value for point in points}  # of the learners and of who goes on
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     offline = next(row for row in rows if row["updates"] == UPDATES)
     assert {"learner/flow_loss", "learner/critic_loss", "replay/offline"} <= offline.keys()

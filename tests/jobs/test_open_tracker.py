@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 
 import pytest
@@ -11,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.jobs.open_tracker import default_run_name, open_tracker, send_tracked
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.tracking import tags
+from pld_ray.tracking import mlflow_store, tags
 from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri, write_record
 
 POINT = "algorithm.residual_scale=0.5, algorithm.utd=2"
@@ -114,3 +115,59 @@ def test_the_commit_is_that_of_the_checkout_or_absent(monkeypatch, tmp_path):
     assert tags.git_commit() == ""
     (tmp_path / "site-packages" / ".git").mkdir(parents=True)
     assert tags.git_commit() == ""  # no repository after all
+
+
+class Clock:
+    """An hour passes with each look at a store that is away."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += 3600.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(mlflow_store, "time", clock)
+    return clock
+
+
+def test_a_trial_that_begins_in_a_night_without_the_server_waits_for_it(
+    config, uri, tmp_path, clock, caplog
+):
+    caplog.set_level(logging.INFO, "pld_ray.tracking")
+    config.tracking.uri = "http://127.0.0.1:9"  # nothing listens there
+    trial = {"kind": "trial", "parent_run_id": "1" * 32, "extra_tags": TRIAL}
+    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:9 cannot be used"):
+        open_tracker(config, RunDir(tmp_path / "t0003"), **trial)
+    assert clock.now == 12 * 3600
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 12
+    assert said[2].startswith("waiting for it, 7200 of 43200 s: MLflow at http://127.0.0.1:9")
+
+    began = clock.now
+    with pytest.raises(ConfigError):  # a user is told at once
+        open_tracker(config, RunDir(tmp_path / "run"))
+    config.tracking.uri = f"sqlite:///{tmp_path}/no folder/mlflow.db"
+    (tmp_path / "no folder").touch()
+    with pytest.raises(ConfigError):
+        open_tracker(config, RunDir(tmp_path / "t0003"), **trial)
+    assert clock.now == began + 3600  # longer than a file is waited for
+
+
+def test_a_trial_begins_when_the_server_is_back(clock):
+    answers = iter([ConnectionError("away"), ConnectionError("away"), 7])
+
+    def ask():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert mlflow_store.retried(ask, 8000.0) == 7
+    assert clock.now == 7200

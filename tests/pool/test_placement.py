@@ -1,13 +1,19 @@
 """A pool that is made in a placement group lives in it; Ray has no more here than the group."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from pld_ray.pool import BasePolicyPool, PoolSpec
+from pld_ray.config import TrainConfig
+from pld_ray.config.file import load_config
+from pld_ray.errors import UserError
+from pld_ray.pool import BasePolicyPool, PoolError, PoolSpec
 from pld_ray.pool.placement import beside_the_driver, of_replica
+from pld_ray.rllib.of_run import algorithm_config
 
 ADDING = "pool_policies:make_adding"
 
@@ -91,6 +97,24 @@ def test_a_group_that_is_not_handed_on_is_left_alone(make_group, strategy):
     spec = PoolSpec(make_policy=ADDING, scheduling_strategy=strategy, start_timeout_s=60.0)
     assert ray.get(driver.ask.remote(spec)) == [11, 12, 13]
     ray.kill(driver)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_cluster_without_room_is_refused_or_waited_for(checked):
+    """`placement.check=false` is for one that grows; this one does not."""
+    flags = ["--policy.placement=pool", "--policy.num_gpus_per_replica=0.5"]
+    config = load_config(TrainConfig, [*flags, f"--placement.check={checked}"])
+    asked = algorithm_config(config).pool_spec()
+    assert asked.check_room == checked
+    spec = dataclasses.replace(asked, make_policy=ADDING, arguments={}, start_timeout_s=0.5)
+    said = (
+        r"the cluster is too small .*: 1 replicas need 0\.5 GPU each.*--placement\.check=false"
+        if checked
+        else "a base-policy replica did not start: not ready within start_timeout_s=0.5"
+    )
+    with pytest.raises(PoolError, match=said) as refusal:
+        BasePolicyPool(spec)
+    assert isinstance(refusal.value, UserError)  # a sentence, and no traceback
 
 
 @pytest.mark.parametrize(("strategy", "given"), [("DEFAULT", None), ("SPREAD", "SPREAD")])

@@ -14,9 +14,14 @@ SIDE, EPISODE_LENGTH = 0.6, 25
 
 
 def record(
-    root: pathlib.Path, episodes: int = 12, good: float = 0.5, env: PointEnv | None = None
+    root: pathlib.Path,
+    episodes: int = 12,
+    good: float = 0.5,
+    env: PointEnv | None = None,
+    every: int | None = None,
 ) -> pathlib.Path:
-    """Half of the episodes go to the goal, the others away from it."""
+    """Half of the episodes go to the goal, the others away from it; windows may start at `every`
+    so-manieth row."""
     writer = EpisodeWriter(root, Recording("reach the goal", 20))
     env = env or PointEnv(EPISODE_LENGTH, side=SIDE)
     rng = np.random.default_rng(0)
@@ -35,6 +40,9 @@ def record(
         if len(builder) < 6:
             continue
         after = {key: value[None] for key, value in observation.items()}
-        writer.add(builder.finish(after, 0, info["is_success"]))
+        columns = builder.finish(after, 0, info["is_success"])
+        if every is not None:
+            columns["start"] = np.arange(len(columns["reward"])) % every == 0
+        writer.add(columns)
     writer.finish()
     return root

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from ray import tune
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.errors import DataError
 from pld_ray.rllib.chunked import ACRLPD, ACRLPDConfig
-from pld_ray.rollout.messages import SampleRequest
+from pld_ray.rollout.messages import ReplayBatch, SampleRequest
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 ENV = {
@@ -99,6 +101,30 @@ def test_from_datasets_to_online(build, demonstrations):
     chunks = algorithm.env_runner.env.unwrapped.chunks
     assert algorithm.env_steps / 2 <= chunks.num_rows <= algorithm.env_steps / 2 * 1.2
     assert chunks.policy.num_candidates == 4
+
+
+def test_a_person_who_leaves_the_range_of_the_data_is_told_of_once(build, demonstrations, caplog):
+    algorithm = build(small_config(demonstrations, offline_updates=1))
+    algorithm.initialize()
+    learner = local_learner(algorithm)
+    high = float(learner.networks.action_high[1])
+    batch = algorithm.env_runner.sample_episodes(SampleRequest(60))
+    columns = {name: np.array(column) for name, column in batch.columns.items()}
+    part = ReplayBatch(columns, batch.episode_lengths, "offline", starts="intervened")
+    columns["intervened"][1] = True
+    with caplog.at_level(logging.WARNING, "pld_ray"):
+        learner.write([part])
+        assert not caplog.messages  # inside it
+        columns["action"][2, 4] = 0.5  # not the person's
+        columns["action"][1, 5], columns["action"][1, 1] = -0.75, high + 0.25
+        learner.write([part])
+        learner.write([part])
+    (message,) = caplog.messages
+    assert message.startswith("a person moved action dimension 1 by 0.25, 5 by 0.75 beyond")
+    update = learner.gradient_steps
+    taken = learner.networks.to_unit(torch.from_numpy(columns["action"][1]))
+    assert (taken[1], taken[5]) == (1.0, 0.0)
+    assert np.isfinite(update.run(1)["critic_loss"])
 
 
 def test_a_driver_without_an_environment_passes_weights_on(demonstrations):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from camera_point import CAMERAS, CameraPoint
 from point_demonstrations import EPISODE_LENGTH, SIDE, record
+from safetensors.torch import load_file, save_file
 from tiny_policies import make_observations, save_policy
 
 from pld_ray.cli import main
@@ -117,6 +120,35 @@ def test_a_smolvla_is_trained_plays_and_is_written_as_lerobot_loads_it(paths, tm
     second = joined.infer(observation, ["go"], [0], [4], leftovers=left).normalized
     free = joined.infer(observation, ["go"], [0], [4]).normalized
     assert np.abs(second - left)[:, :3].mean() < np.abs(free - left)[:, :3].mean()
+    runner.stop()
+
+
+def test_what_the_policy_has_no_spread_for_is_said_where_demonstrations_move_it(
+    paths, tmp_path, caplog
+):
+    folder = shutil.copytree(paths / "checkpoint", tmp_path / "checkpoint")
+    for file in folder.glob("policy_*processor*normalizer*.safetensors"):
+        statistics = load_file(file)
+        statistics["action.std"][[1, 6]] = 0.0  # of which demonstrations move the first
+        save_file(statistics, file)
+    config = make_config(paths).training(actor_path=str(folder))
+    runner = config.env_runner_cls(config=config, worker_index=0)
+    spec = config.get_multi_rl_module_spec(env=runner.env)
+    learner = config.get_default_learner_class()(config=config, module_spec=spec)
+    learner.build()
+    wanted, _ = runner.describe_environment()
+    found = [as_stored(e, wanted) for _, _, e in episodes_in(*config.demo_path, wanted, False)]
+    learner.store([ReplayBatch(*concatenate_episodes(found), "offline", 0)])
+    with caplog.at_level(logging.WARNING, "pld_ray"):
+        learner.fit_normalizer()
+    networks = learner.networks
+    still = networks.action_low[[1, 6]]
+    furthest = np.abs(np.concatenate([e["action"][:-1, 1] for e in found]) - still[0].item()).max()
+    (message,) = [m for m in caplog.messages if "the demonstrations moved action dimension" in m]
+    assert f"dimension 1 by {furthest:.3g}" in message
+    assert not networks.moved[[1, 6]].any()
+    assert networks.moved[[0, 2, 3, 4, 5]].all()
+    assert learner.train(1, 0.0)["critic_loss"] < 1e3
     runner.stop()
 
 

@@ -304,6 +304,20 @@ def test_the_collected_data_is_cached_and_a_foreign_cache_refused(build, tmp_pat
         third.train()
 
 
+def test_a_cache_that_cannot_be_written_in_the_end_does_not_cost_the_run(build, tmp_path, caplog):
+    folder = tmp_path / "cache"
+    algorithm = build(point_config(offline_cache=str(folder)))
+    algorithm.train()
+    assert algorithm.phase == "collect"
+    folder.mkdir()
+    (folder / "theirs").touch()
+    with caplog.at_level("WARNING", "pld_ray"):
+        train_until_updates(algorithm)
+    assert [path.name for path in folder.iterdir()] == ["theirs"]
+    assert "no cache of base-policy data" in caplog.text
+    assert "this run goes on with what it has collected" in caplog.text
+
+
 def test_an_interrupted_collection_goes_on_with_what_it_has_and_counts_nothing_twice(
     build, tmp_path
 ):

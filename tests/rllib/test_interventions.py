@@ -243,6 +243,22 @@ def test_demonstrations_are_a_person_s_for_hg_dagger(build, tmp_path):
 
 
 @pytest.mark.usefixtures("ray_cluster")
+def test_windows_of_demonstrations_start_where_a_dataset_says(build, tmp_path):
+    paths = [record(tmp_path / "plain"), record(tmp_path / "marked", every=5)]
+    config = helped_config(demo_path=[str(path) for path in paths], demo_episodes="all")
+    config.human(device="none")
+    offline = local_learner(trained(build(config), 60)).replay.offline
+    lengths = offline.episode_lengths
+    firsts = np.cumsum(np.add(lengths, 1)) - np.add(lengths, 1)
+    assert len(lengths) == 24
+    expected = [
+        first + np.arange(0, length, 5 if number >= 12 else 1)
+        for number, (first, length) in enumerate(zip(firsts, lengths, strict=True))
+    ]
+    assert offline.start_rows().tolist() == np.concatenate(expected).tolist()
+
+
+@pytest.mark.usefixtures("ray_cluster")
 def test_demonstrations_that_the_offline_ring_would_drop_are_refused(build, tmp_path):
     config = helped_config(demo_path=[str(record(tmp_path / "demonstrations"))])
     config.training(offline_capacity=40)

@@ -204,6 +204,49 @@ def test_the_replay_of_all_learners_is_counted_and_as_it_is_now():
     assert held == sum(len(each.replay.online) for each in pair) == learners.replay_sizes()[0] > 0
 
 
+def test_that_demonstrations_leave_the_offline_ring_is_said_once(caplog):
+    learner = make_learner(offline_capacity=2 * (LENGTH + 1) + 7)
+
+    class Group:
+        def foreach_learner(self, call, **kwargs):
+            return [SimpleNamespace(ok=True, get=partial(call, learner, **kwargs))]
+
+        def __len__(self):
+            return 1
+
+    def said():
+        return [r.message for r in caplog.records if "the offline replay is full" in r.message]
+
+    learners = Learners(Group(), MetricsLogger(root=True), "")
+    learners.store([ReplayBatch(*episodes(), "offline"), ReplayBatch(*episodes(9))])
+    columns, lengths = episodes(1)
+    columns["intervened"][[2, 3]] = True  # seen by windows of them: rows 2 to 6
+    helped = ReplayBatch(columns, lengths, "offline", starts="intervened")
+    learners.store([helped])
+    offline = learner.replay.offline
+    assert learner.params.return_steps == 3
+    assert (offline.episode_lengths, len(offline)) == ([LENGTH, LENGTH, 4], 2 * LENGTH + 2)
+    assert not said()
+    for _ in range(2):
+        learners.store([helped])
+    assert len(said()) == 1
+    assert offline.episode_lengths[0] == LENGTH
+    assert offline.episode_lengths[1:] == [4, 4, 4]
+
+
+def test_returns_of_a_person_are_those_of_the_whole_episode():
+    learner = make_learner(success_imitation=0.1)
+    columns, lengths = episodes(1)
+    columns["intervened"][[2, 3]] = True
+    columns["success"] = columns["terminated"].copy()
+    learner.store([ReplayBatch(columns, lengths, "offline", starts="intervened")])
+    ring = learner.replay.offline
+    rows = ring.start_rows()
+    expected = [0.98 ** (LENGTH - 1 - t) for t in (2, 3)]
+    assert ring.column("mc_return", rows).tolist() == pytest.approx(expected)
+    assert ring.column("succeeded", rows).all()
+
+
 def test_a_lost_learner_is_told_before_the_failures_that_follow_from_it():
     """The others' collectives fail as it dies, those of lower rank before it in the order."""
 

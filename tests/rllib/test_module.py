@@ -50,6 +50,21 @@ def test_the_names_of_a_checkpoint_are_those_of_earlier_releases():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("low", "high", "fits"), [(0, 0, True), (0, 4, False), (-1, 0, False)])
+def test_an_environment_shows_tasks_that_the_embedding_has(low, high, fits):
+    space = gym.spaces.Box(low, high, (), np.float32)
+    config = {"params": asdict(make_params(task_embedding="learned")), "seed": 0, "tasks": ["lift"]}
+    spaces = gym.spaces.Dict({**OBSERVATIONS.spaces, "task_index": space})
+    given = {"observation_space": spaces, "action_space": SPACE}
+    if fits:
+        ResidualModule(**given, model_config=config)
+    else:
+        with pytest.raises(ValueError, match=r"task_index is Box\(.*the tasks of a run, 1 of"):
+            ResidualModule(**given, model_config=config)
+    unread = config | {"params": asdict(make_params(task_embedding="none"))}
+    ResidualModule(**given, model_config=unread)
+
+
 def test_networks_of_another_shape_are_not_taken():
     with pytest.raises(RuntimeError, match="size mismatch"):
         make_module().set_state(make_module(hidden_dims=[8]).get_state())

@@ -1,3 +1,7 @@
+import os
+import pathlib
+import tempfile
+
 import numpy as np
 import pytest
 
@@ -106,3 +110,37 @@ def test_what_arrives_between_the_check_and_the_move_is_not_overwritten(tmp_path
     with pytest.raises(OfflineCacheError, match="cannot be written"):
         cache.save([episode(1, 9)], [], rounds=[1])
     assert (cache.folder / "theirs").read_text() == "kept"
+
+
+def test_a_cache_is_for_all_who_share_the_folder(tmp_path):
+    before = os.umask(0o002)
+    try:
+        cache = OfflineCache(tmp_path / "cache" / "lift", IDENTITY)
+        cache.save([episode(1, 9)], [], rounds=[1])
+    finally:
+        os.umask(before)
+    assert cache.folder.stat().st_mode & 0o777 == 0o775
+    assert {path.stat().st_mode & 0o777 for path in cache.folder.iterdir()} == {0o664}
+
+
+@pytest.mark.parametrize("hidden", ["collection.json", "offline.safetensors", "."])
+def test_a_cache_that_may_not_be_read_is_not_called_damaged(hidden):
+    with tempfile.TemporaryDirectory() as shared:  # pytest's own folders are this user's alone
+        os.chmod(shared, 0o755)
+        cache = OfflineCache(pathlib.Path(shared) / "cache", IDENTITY)
+        cache.save([episode(1, 9)], [], rounds=[1])
+        secret = (cache.folder / hidden).resolve()
+        secret.chmod(0)
+        is_root = os.geteuid() == 0  # who may read everything
+        if is_root:
+            os.seteuid(65534)
+        try:
+            for look in (cache.exists, cache.load) if hidden == "." else (cache.load,):
+                with pytest.raises(OfflineCacheError, match="may not be read") as raised:
+                    look()
+        finally:
+            if is_root:
+                os.seteuid(0)
+            secret.chmod(0o755)
+    assert f"chmod -R a+rX {secret}`" in str(raised.value)
+    assert "damaged" not in str(raised.value)

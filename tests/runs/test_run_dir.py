@@ -100,6 +100,35 @@ def test_a_lock_is_touched_while_it_is_held(tmp_path, monkeypatch):
     run.release()
 
 
+def test_a_lock_that_another_host_took_over_is_its_own(tmp_path, monkeypatch):
+    """This process was suspended for a minute, and its run was continued elsewhere."""
+    monkeypatch.setattr(locks, "BEAT_S", 0.01)
+    held = locks.FolderLock(tmp_path)
+    assert held.claim() is None
+    beats = next(t for t in threading.enumerate() if t.name == f"beats of {held.path}")
+    elsewhere = json.dumps({"pid": 1, "host": "elsewhere", "started": None})
+    held.path.write_text(elsewhere)
+    beats.join(30)
+    assert not beats.is_alive()  # nobody keeps the other's lock fresh
+    held.release()
+    assert held.path.read_text() == elsewhere
+
+
+def test_a_driver_that_holds_the_folder_lets_those_work_that_it_started(tmp_path):
+    driver = locks.FolderLock(tmp_path)
+    assert driver.claim() is None
+    claim = (
+        "import os, pathlib, sys; from pld_ray.files.lock import FolderLock, Owner, this_process; "
+        "lock = FolderLock(pathlib.Path(sys.argv[1])); us = Owner(os.getppid(), sys.argv[2]); "
+        "print(lock.claim(), lock.claim(driver=us)); lock.release()"
+    )
+    command = [sys.executable, "-c", claim, str(tmp_path), socket.gethostname()]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said.split("\n") == [f"process {os.getpid()} None", ""]
+    assert lock_owner(driver.path) == locks.this_process()
+    driver.release()
+
+
 def test_a_file_system_that_fails_once_does_not_end_the_beats_of_a_lock(tmp_path, monkeypatch):
     beats, enough = [], threading.Event()
 

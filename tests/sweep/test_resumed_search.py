@@ -95,3 +95,14 @@ def test_a_draw_counts_by_any_of_its_trials(tmp_path):
         path.mkdir()
         write_trial(path, point=point, index=index)
     assert drawn_points(tmp_path) == [a, b, a]
+
+
+def test_a_trial_whose_folder_was_removed_gives_its_name_to_no_other(tmp_path):
+    for number in (0, 3):
+        path = trial_folder(tmp_path, f"t{number:04d}")
+        path.mkdir(parents=True)
+        write_trial(path, point={"algorithm.utd": number}, index=0)
+    trial_folder(tmp_path, "t0009 (failed)").mkdir()  # set aside by hand
+    name = TrialName(tmp_path)
+    drawn = [types.SimpleNamespace(config={"point": {"algorithm.utd": n}}) for n in (7, 3, 8)]
+    assert [name(trial) for trial in drawn] == ["t0004", "t0003", "t0005"]

@@ -16,6 +16,7 @@ from ray import tune
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.file import dump_config, read_config
+from pld_ray.jobs.placing import fit_at_once
 from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE
 from pld_ray.sweep.config import describe, label, load_sweep
 from pld_ray.sweep.folder import load_folder, write_record
@@ -24,7 +25,6 @@ from pld_ray.sweep.plan import (
     bundles,
     check_begun,
     context,
-    fit_at_once,
     num_trials,
     param_space,
     rungs,
@@ -281,6 +281,31 @@ def test_a_sweep_that_drew_points_twice_goes_on_with_them(load, tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps(record))
     assert not load_folder(tmp_path).distinct
     check_begun(older, {f"t{i:04d}": point for i, point in enumerate(drawn)})
+
+
+def test_paths_of_a_sweep_hold_in_every_folder_and_its_points_stay_as_typed(
+    load, tmp_path, monkeypatch
+):
+    for name in ("a", "b", "demonstrations"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    swept = {"policy.path": {"grid": ["a", "b", "owner/name"]}}
+    sweep = load({"set": {"demo_path": ["demonstrations"]}, "space": swept})
+    (tmp_path / SWEEP_CONFIG_FILE).write_text(dump_config(sweep.config))
+    (tmp_path / BASE_FILE).write_text(dump_config(sweep.base))
+    write_record(sweep, tmp_path)
+    monkeypatch.chdir("/")
+    again = load_folder(tmp_path)
+    points = sweep_points(again)
+    assert [point["policy.path"] for point in points] == ["a", "b", "owner/name"]
+    configs = [again.trial_config(point) for point in points]
+    assert configs == [sweep.trial_config(point) for point in points]
+    assert configs[0].demo_path == [f"{tmp_path}/demonstrations"]
+    assert [c.policy.path for c in configs] == [f"{tmp_path}/a", f"{tmp_path}/b", "owner/name"]
+    record = json.loads((tmp_path / "sweep.json").read_text())
+    del record["started_in"]  # of an older release, which kept them as typed
+    (tmp_path / "sweep.json").write_text(json.dumps(record))
+    assert load_folder(tmp_path).trial_config(points[0]).policy.path == "a"
 
 
 def test_points_that_a_pretrained_critic_may_not_fit_are_each_looked_at(load, monkeypatch):

@@ -19,10 +19,13 @@ import yaml
 from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
+from pld_ray.config import ConfigError
 from pld_ray.runs.journal import TIME
+from pld_ray.runs.run_dir import RunDir
+from pld_ray.sweep.config import load_sweep
 from pld_ray.sweep.ended import ended_figures, note_ended
 from pld_ray.sweep.outcome import as_csv, trial_rows
-from pld_ray.sweep.run import sigterm_as_interrupt
+from pld_ray.sweep.run import run_sweep, sigterm_as_interrupt
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -324,12 +327,61 @@ def alive(pid):
         return file.read().rsplit(")", 1)[1].split()[0] != "Z"
 
 
+def test_a_trial_keeps_paths_that_hold_in_every_folder(tmp_path, monkeypatch):
+    (tmp_path / "act").mkdir()
+    monkeypatch.chdir(tmp_path)
+    little = {**SMALL, "total_steps": 150, "evaluation.interval_steps": 0}
+    content = {"set": little, "variants": {"act": {"policy.path": "act"}}}
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(content))
+    assert main(["sweep", "one.yaml", "--output_dir=sweep", "--tracking.uri=sqlite:///x.db"]) == 0
+    config = RunDir(tmp_path / "sweep/trials/t0000").load_config()
+    assert config.policy.path == f"{tmp_path}/act"
+    assert config.tracking.uri == f"sqlite:///{tmp_path}/x.db"
+
+
 def test_a_sweep_that_no_node_can_hold_is_refused(sweep_file, tmp_path, capsys):
     folder = tmp_path / "sweep"
     arguments = [f"--output_dir={folder}", "--cpus_per_trial=1000"]
     assert main(["sweep", str(sweep_file), *arguments]) == 2
     assert "the cluster is too small: no room for 1 x trial (1000 CPU)" in capsys.readouterr().err
     assert not folder.exists()
+
+
+def test_a_sweep_that_comes_second_changes_nothing_of_the_first(sweep_file, tmp_path, monkeypatch):
+    """The first begins while the second, that saw no sweep there, looks at its points."""
+    folder = tmp_path / "sweep"
+    theirs = {name: f"{name} of the first" for name in ("base.yaml", "sweep.yaml", "sweep.json")}
+    hold = "import pathlib, sys; from pld_ray.files.lock import FolderLock; "
+    hold += "print(FolderLock(pathlib.Path(sys.argv[1])).claim(), flush=True); sys.stdin.read()"
+    others = []
+
+    def first_begins(sweep):
+        command = [sys.executable, "-c", hold, str(folder)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        others.append(subprocess.Popen(command, **pipes))
+        assert others[0].stdout.readline() == b"None\n"
+        for name, text in theirs.items():
+            (folder / name).write_text(text)
+
+    monkeypatch.setattr("pld_ray.sweep.run.check_points", first_begins)
+    second = load_sweep([str(sweep_file), f"--output_dir={folder}"])
+    try:
+        with pytest.raises(ConfigError, match=r"sweep is in use by process \d+: wait for it"):
+            run_sweep(second)
+        assert {path.name for path in folder.iterdir()} == {*theirs, "run.lock"}
+    finally:
+        others[0].communicate()
+    (folder / "run.lock").unlink()
+
+    for name in theirs:  # or the first has ended meanwhile
+        (folder / name).rename(tmp_path / name)
+    monkeypatch.setattr(
+        "pld_ray.sweep.run.check_points",
+        lambda sweep: [(tmp_path / name).rename(folder / name) for name in theirs],
+    )
+    with pytest.raises(ConfigError, match="already holds a sweep"):
+        run_sweep(second)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == theirs
 
 
 def test_a_wrong_tracking_uri_stops_the_sweep_before_its_first_trial(sweep_file, tmp_path, capsys):

@@ -245,14 +245,28 @@ def test_the_networks_of_a_checkpoint_are_kept_without_its_replay(store, tmp_pat
     ]
 
 
-def test_system_metrics_have_one_point_a_step():
-    system = SystemMetrics(interval_s=0.0)
+def test_system_metrics_have_one_point_a_step(tmp_path):
+    system = SystemMetrics(tmp_path, interval_s=0.0)
     values = system.sample(7)
     assert 10 < values["system/process_memory_mb"] < 1e6
     assert "system/cpu_percent" in values
     assert system.sample(7) == {}
     assert system.sample(8)
-    assert SystemMetrics(interval_s=3600.0).sample(0)
+    assert SystemMetrics(tmp_path, interval_s=3600.0).sample(0)
+
+
+def test_the_disk_is_the_run_s_and_a_folder_that_is_gone_ends_nothing(tmp_path, monkeypatch):
+    run, here = tmp_path / "run", tmp_path / "here"
+    run.mkdir()
+    here.mkdir()
+    system = SystemMetrics(run, interval_s=0.0)
+    monkeypatch.chdir(here)
+    here.rmdir()
+    assert 0 <= system.sample(1)["system/disk_percent"] <= 100
+    run.rmdir()
+    values = system.sample(2)
+    assert "system/cpu_percent" in values
+    assert "system/disk_percent" not in values
 
 
 @pytest.mark.parametrize(

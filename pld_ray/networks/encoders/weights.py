@@ -37,7 +37,7 @@ def with_weights_in(folder: pathlib.Path, params: Mapping[str, Any]) -> dict[str
     if not file or not params.get("freeze_vision_encoder", True):
         return {**params, FILE_OPTION: None}
     name = "vision_encoder" + pathlib.Path(file).suffix
-    shutil.copy(file, folder / name)
+    shutil.copyfile(file, folder / name)
     return {**params, FILE_OPTION: name}
 
 
