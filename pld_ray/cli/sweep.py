@@ -8,6 +8,9 @@ from typing import Any
 
 from pld_ray.cli.arguments import Parser
 
+ANEW = ("ray_address", "tracking.uri", "tracking.enabled")
+"""What a sweep that goes on may be given anew: where it runs and logs."""
+
 
 def parser() -> Parser:
     """The arguments of the command."""
@@ -21,7 +24,7 @@ def parser() -> Parser:
         other_class="TrainConfig",
     )
     parser.positional("file", "sweep file, FILE.yaml", "?")
-    parser.value("resume", "DIR", "go on with a sweep; --ray_address alone may be given anew")
+    parser.value("resume", "DIR", f"go on with a sweep; may be given anew: {', '.join(ANEW)}")
     parser.switch("trust", "with --resume: run the code that a foreign sweep names")
     parser.switch("dry_run", "print the trials and the resources they need, then stop")
     parser.switch("json", "with --dry_run: as JSON")
@@ -40,14 +43,16 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--trust goes with --resume=DIR")
     if args.resume is not None:
         flags = parse_flags(args.settings, field_names(SweepConfig))
-        address = flags.pop("ray_address", None)
-        if flags or args.file or args.dry_run or args.print_config:
-            raise ConfigError("--resume takes the sweep's own settings; give no other flags")
+        if flags.keys() - {*ANEW} or args.file or args.dry_run or args.print_config:
+            raise ConfigError(
+                "--resume takes the sweep's own settings; give no other flags than "
+                f"--{', --'.join(ANEW)}"
+            )
 
         from pld_ray.sweep.run import resume_sweep
 
         folder = pathlib.Path(args.resume)
-        return conclude(resume_sweep(folder, address, args.trust), folder)
+        return conclude(resume_sweep(folder, flags, args.trust), folder)
     sweep = load_sweep([*([args.file] if args.file else []), *args.settings])
     if args.print_config:
         print(dump_config(sweep.config), end="")

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.file import read_config, read_stored
-from pld_ray.files.atomic import write_json_atomically
+from pld_ray.config.file import decode, dump_config, encode, read_config, read_stored
+from pld_ray.files.atomic import write_atomically, write_json_atomically
 from pld_ray.files.lock import LOCK_FILE, FolderLock
 from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE, SWEEP_FILE, TRIALS, trial_folder
 from pld_ray.sweep import plan
@@ -66,6 +66,13 @@ def claim(folder: pathlib.Path) -> FolderLock:
     if owner is not None:
         raise ConfigError(f"{folder} is in use by {owner}: wait for it or stop it")
     return lock
+
+
+def write_settings(sweep: Sweep, folder: pathlib.Path) -> None:
+    """Write `sweep.yaml`, as it holds wherever the folder lies."""
+    settings = decode(SweepConfig, encode(sweep.config))
+    settings.output_dir = None
+    write_atomically(folder / SWEEP_CONFIG_FILE, dump_config(settings))
 
 
 def write_record(sweep: Sweep, folder: pathlib.Path) -> None:

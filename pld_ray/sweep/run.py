@@ -18,23 +18,23 @@ from typing import Any
 from ray import tune
 
 from pld_ray.config import TrainConfig
-from pld_ray.config.file import decode, dump_config, encode
+from pld_ray.config.file import dump_config, encode, with_flags
 from pld_ray.files.atomic import undone_unless, write_atomically
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.cluster import check_fits, running_ray
+from pld_ray.jobs.elsewhere import with_absolute_store
 from pld_ray.jobs.open_tracker import config_errors
 from pld_ray.jobs.pretrained_critic import UNSEEN
 from pld_ray.runs.layout import (
     BASE_FILE,
     SUMMARY_FILE,
-    SWEEP_CONFIG_FILE,
     TRIALS,
     trial_folder,
 )
 from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, RUNNING, failure_reason, write_status
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.sweep import plan
-from pld_ray.sweep.config import Sweep, SweepConfig
+from pld_ray.sweep.config import Sweep
 from pld_ray.sweep.ended import (
     EndedTrials,
     drawn_points,
@@ -49,6 +49,7 @@ from pld_ray.sweep.folder import (
     claimed,
     load_folder,
     write_record,
+    write_settings,
 )
 from pld_ray.sweep.outcome import as_csv, summarize, trial_rows
 from pld_ray.sweep.progress import SweepProgress
@@ -76,36 +77,39 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
         check_resources(sweep)
         with claimed(folder), undone_unless(folder, lambda: any(folder.glob(f"{TRIALS}/*"))):
             write_atomically(folder / BASE_FILE, dump_config(sweep.base))
-            settings = decode(SweepConfig, encode(sweep.config))
-            settings.output_dir = None
-            write_atomically(folder / SWEEP_CONFIG_FILE, dump_config(settings))
+            write_settings(sweep, folder)
             write_record(sweep, folder)
             return _Driver(sweep, folder, resumed=False).run()
 
 
 def resume_sweep(
-    folder: pathlib.Path, ray_address: str | None = None, trust: bool = False
+    folder: pathlib.Path, anew: Mapping[str, str] | None = None, trust: bool = False
 ) -> dict[str, Any]:
     """Go on with a sweep that was killed or interrupted; what is finished is not rerun.
 
     Args:
         folder: of the sweep.
-        ray_address: of another cluster than that of RAY_ADDRESS, or the sweep's own.
+        anew: settings as flags, in place of the sweep's own from now on: a `ray_address`, which
+            goes before RAY_ADDRESS, and where it logs.
         trust: run the code that the sweep names, see `pld_ray.runs.trust`.
 
     Raises:
         ConfigError: the folder holds no sweep, or one of another version.
     """
     folder = folder.resolve()
-    sweep = load_folder(folder)
+    sweep, anew = load_folder(folder), anew or {}
+    sweep.config = with_absolute_store(with_flags(sweep.config, anew))
     known = known_points(folder / TRIALS)
     plan.check_begun(sweep, known)
     for config in trial_configs(sweep, known):
         check_trusted(config, folder / BASE_FILE, trust)
-    address = ray_address or os.environ.get("RAY_ADDRESS") or sweep.config.ray_address
-    with running_ray(sweep.base, address):
+    address = None if "ray_address" in anew else os.environ.get("RAY_ADDRESS")
+    with running_ray(sweep.base, address or sweep.config.ray_address):
         check_resources(sweep)
-        return _Driver(sweep, folder, resumed=True).run()
+        driver = _Driver(sweep, folder, resumed=True)
+        if anew:
+            write_settings(sweep, folder)
+        return driver.run()
 
 
 def trial_configs(
