@@ -9,6 +9,8 @@ from typing import Any, Literal
 from pld_ray.config.arm import ArmConfig
 from pld_ray.options import option
 
+LOCAL_RAY = "local"
+"""The `ray_address` of a Ray of the command's own, whatever RAY_ADDRESS says."""
 ROBOT_ENV = "pld_ray.rollout.robot.env:RobotEnv"
 ROBOT_EPISODE_LENGTH = 200
 LIBERO_ONLY = (

@@ -10,6 +10,7 @@ from pld_ray.config.arm import check_arm
 from pld_ray.config.credentials import refuse_password
 from pld_ray.config.groups import (
     LIBERO_ONLY,
+    LOCAL_RAY,
     CheckpointConfig,
     EnvConfig,
     EvaluationConfig,
@@ -145,7 +146,7 @@ class TrainConfig:
             check_arm(self)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        if self.ray_port is not None and self.ray_address is not None:
+        if self.ray_port is not None and self.ray_address not in (None, LOCAL_RAY):
             raise ConfigError(
                 "ray_port is of the Ray that this command starts, and ray_address names one that "
                 "runs: remove one of them"

@@ -49,6 +49,7 @@ class FolderLock:
     def __init__(self, folder: pathlib.Path) -> None:
         self.path = folder / LOCK_FILE
         self._released: threading.Event | None = None
+        self._written = ""
 
     def claim(
         self, wait_s: float = 0.0, alone: bool = False, driver: Owner | None = None
@@ -78,7 +79,8 @@ class FolderLock:
             owner = lock_owner(self.path)
             if owner is not None:
                 return None if self._released is not None and owner == this_process() else owner
-            write_atomically(self.path, my_lock())
+            self._written = my_lock()
+            write_atomically(self.path, self._written)
         self._released = threading.Event()
         beats = threading.Thread(
             target=self._beat, args=[self._released], name=f"beats of {self.path}", daemon=True
@@ -115,7 +117,7 @@ class FolderLock:
             OSError: of a network's file system.
         """
         try:
-            return self.path.read_text() == my_lock()
+            return self.path.read_text() == self._written
         except (FileNotFoundError, ValueError):
             return False
 

@@ -19,14 +19,13 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs.cluster_address import check_answers, last_line, no_cluster
+from pld_ray.jobs.elsewhere import other_cluster
 from pld_ray.jobs.placing import NOT_COUNTED, Resources, unplaced
 
 Asked = list[tuple[str, Resources]]
 """Role and resources of each process."""
 START_ATTEMPTS = 3
 TOO_SLOW = "timed out during startup"
-LOCAL = "local"
-"""The address of a Ray of this process's own, whatever RAY_ADDRESS says."""
 GCS_PORT = "RAY_GCS_SERVER_PORT"
 LOOK_S = 1.0
 """Between two looks for a node that is to join."""
@@ -74,7 +73,7 @@ def start_ray(
     """
     if ray.is_initialized():
         return False
-    address = ray_address or config.ray_address or os.environ.get("RAY_ADDRESS")
+    address = other_cluster(config, ray_address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
     runtime_env: dict[str, Any] = {}
     if config.placement.env_vars:
@@ -83,7 +82,7 @@ def start_ray(
         runtime_env["working_dir"] = config.placement.working_dir
     if runtime_env:
         quiet["runtime_env"] = runtime_env
-    if address and address != LOCAL:
+    if address:
         join_cluster(address, **quiet)
         return True
     asked = demands(config) if asked is None else asked

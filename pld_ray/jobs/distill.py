@@ -33,7 +33,7 @@ from pld_ray.jobs.distill_teachers import (
     check_played_alike,
     corrected_fingerprint,
 )
-from pld_ray.jobs.elsewhere import joined_now
+from pld_ray.jobs.elsewhere import joined_now, located, start_folder
 from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
 from pld_ray.jobs.learners import check_gpus
@@ -242,7 +242,7 @@ def learn(
     if "policy" not in summary:
         say(f"fine-tuning: {run.path}")
         resume = run.path if (run.path / CONFIG_FILE).is_file() else None
-        learning = config.learning(datasets, weights, str(run.path))
+        learning = located(config.learning(datasets, weights, str(run.path)), start_folder())
         # `check_learning` has seen to what decides the policy; all else is the command's own
         summary = finetune(learning, resume, trust=True)
     if "policy" not in summary:

@@ -7,6 +7,7 @@ import os
 import pathlib
 from typing import Any
 
+from pld_ray.config.groups import LOCAL_RAY
 from pld_ray.options import with_absolute_paths
 from pld_ray.tracking.mlflow_record import absolute
 
@@ -45,6 +46,17 @@ def with_absolute_store(config: Any) -> Any:
     return dataclasses.replace(config, tracking=tracking)
 
 
+def other_cluster(config: Any, ray_address: str | None = None) -> str | None:
+    """Where the cluster is that a command joins; None where it starts a Ray of its own.
+
+    Args:
+        config: of a run.
+        ray_address: goes before what the configuration and RAY_ADDRESS name.
+    """
+    address = ray_address or config.ray_address or os.environ.get("RAY_ADDRESS")
+    return None if address == LOCAL_RAY else address
+
+
 def joined_now(config: Any, ray_address: str | None = None) -> Any:
     """A stored configuration for who runs it now: RAY_ADDRESS goes before the stored address.
 
@@ -55,6 +67,6 @@ def joined_now(config: Any, ray_address: str | None = None) -> Any:
         ray_address: goes before both.
     """
     address = ray_address
-    if config.ray_address is not None:  # else RAY_ADDRESS is asked anyway
+    if config.ray_address not in (None, LOCAL_RAY):  # else RAY_ADDRESS is asked anyway, or never
         address = address or os.environ.get("RAY_ADDRESS")
     return dataclasses.replace(config, ray_address=address) if address else config

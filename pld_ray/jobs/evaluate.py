@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_atomically
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs.build import check_environment, open_environment, running_algorithm
-from pld_ray.jobs.elsewhere import joined_now
+from pld_ray.jobs.elsewhere import joined_now, other_cluster
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.entry_point import can_be_filmed
 from pld_ray.rollout.factory import steps_per_second
@@ -191,8 +190,7 @@ def check_videos(config: TrainConfig, videos: Sequence[int]) -> None:
                 f"--videos: {config.env.task} has {stored} stored init states, and {state} is none "
                 f"of them: give numbers from 0 to {stored - 1}"
             )
-    elsewhere = config.ray_address or os.environ.get("RAY_ADDRESS")
-    if config.env.environment_class is None and not elsewhere:
+    if config.env.environment_class is None and not other_cluster(config):
         try:
             enable_rendering()
         except RenderingUnavailableError as error:

@@ -33,6 +33,7 @@ from pld_ray.jobs.cluster import (
     quiet_ray,
     running_ray,
 )
+from pld_ray.jobs.elsewhere import other_cluster
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.runs.journal import read_history
 from pld_ray.runs.layout import CONFIG_FILE, METRICS_FILE, RAY_TRAIN, STOP_FILE
@@ -90,8 +91,7 @@ def check_gpus(config: Config) -> None:
         ConfigError: naming both numbers.
     """
     learners = config.learners
-    elsewhere = config.ray_address or os.environ.get("RAY_ADDRESS")
-    if elsewhere or not learners.num_gpus_per_learner:
+    if other_cluster(config) or not learners.num_gpus_per_learner:
         return
     fewest, there = learners.min_learners or learners.num_learners, torch.cuda.device_count()
     if fewest * learners.num_gpus_per_learner > there:

@@ -74,6 +74,8 @@ class OffPolicyEnvRunner(SingleAgentEnvRunner):
         try:
             super().make_env()
         except AssertionError as error:  # gymnasium's, of what is no vector environment
+            if self.config.env == factory.ENV_NAME:
+                raise  # an environment's own
             raise unused_settings.no_vector_env(self.config.env) from error
         if not isinstance(self.env.unwrapped, BaseActionVectorEnv):
             raise unused_settings.no_vector_env(self.config.env)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium as gym
 import torch
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.apis import InferenceOnlyAPI
@@ -76,7 +77,9 @@ def check_task_index(spaces: Mapping[str, Any], model_config: Mapping[str, Any])
     """
     space, kind = spaces.get(TASK_INDEX), model_config["params"].get("task_embedding", "none")
     number = len(model_config.get("tasks", ()))
-    if space is None or kind == "none" or (space.low.min() >= 0 and space.high.max() < number):
+    if kind == "none" or not isinstance(space, gym.spaces.Box):  # the schema takes no other
+        return
+    if space.low.min() >= 0 and space.high.max() < number:
         return
     raise ValueError(
         f"the observation {TASK_INDEX} is {space}, and algorithm.task_embedding={kind} knows the "

@@ -20,6 +20,7 @@ from pld_ray.config import ConfigError
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
     from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.config.groups import LOCAL_RAY
 
 OWN_PACKAGES = ("envs.", "pld_ray.")
 KNOWN_FILE = "pld-ray/known_code"
@@ -39,7 +40,7 @@ def code_settings(config: TrainConfig | FinetuneConfig) -> dict[str, Any]:
         settings["placement.env_vars"] = placement.env_vars
     if placement.working_dir is not None:
         settings["placement.working_dir"] = placement.working_dir
-    if config.ray_address not in (None, "auto"):
+    if config.ray_address not in (None, "auto", LOCAL_RAY):
         settings["ray_address"] = config.ray_address
     return settings
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pld_ray.jobs.cluster import alive_nodes, describe, running_ray
+from pld_ray.jobs.elsewhere import located, other_cluster
 from pld_ray.jobs.placing import Resources, fit_at_once
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, label
@@ -55,12 +56,12 @@ def preview(sweep: Sweep, as_json: bool = False) -> str:
 
 def cluster_nodes(sweep: Sweep) -> list[Resources]:
     """Resources of each node that the sweep would run on."""
-    address = sweep.config.ray_address or os.environ.get("RAY_ADDRESS")
+    address = other_cluster(sweep.config)
     if ray.is_initialized():
         return alive_nodes()
     if not address:
         return [{"CPU": float(os.cpu_count() or 1)}]
-    with running_ray(sweep.base, address):
+    with running_ray(located(sweep.base, sweep.started_in), address):
         return alive_nodes()
 
 

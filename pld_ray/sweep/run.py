@@ -22,7 +22,7 @@ from pld_ray.config.file import dump_config, encode, with_flags
 from pld_ray.files.atomic import undone_unless, write_atomically
 from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.cluster import check_fits, running_ray
-from pld_ray.jobs.elsewhere import with_absolute_store
+from pld_ray.jobs.elsewhere import joined_now, located, with_absolute_store
 from pld_ray.jobs.open_tracker import config_errors
 from pld_ray.jobs.pretrained_critic import UNSEEN
 from pld_ray.runs.layout import (
@@ -73,7 +73,7 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
     check_new(folder)
     remember(trial_configs(sweep))
     check_points(sweep)
-    with running_ray(sweep.base, sweep.config.ray_address):
+    with running_ray(located(sweep.base, sweep.started_in), sweep.config.ray_address):
         check_resources(sweep)
         with claimed(folder), undone_unless(folder, lambda: any(folder.glob(f"{TRIALS}/*"))):
             write_atomically(folder / BASE_FILE, dump_config(sweep.base))
@@ -98,13 +98,15 @@ def resume_sweep(
     """
     folder = folder.resolve()
     sweep, anew = load_folder(folder), anew or {}
-    sweep.config = with_absolute_store(with_flags(sweep.config, anew))
+    sweep.config = with_flags(sweep.config, anew)
+    if "tracking.uri" in anew:
+        sweep.config = with_absolute_store(sweep.config)
     known = known_points(folder / TRIALS)
     plan.check_begun(sweep, known)
     for config in trial_configs(sweep, known):
         check_trusted(config, folder / BASE_FILE, trust)
-    address = None if "ray_address" in anew else os.environ.get("RAY_ADDRESS")
-    with running_ray(sweep.base, address or sweep.config.ray_address):
+    joined = sweep.config if "ray_address" in anew else joined_now(sweep.config)
+    with running_ray(located(sweep.base, sweep.started_in), joined.ray_address):
         check_resources(sweep)
         driver = _Driver(sweep, folder, resumed=True)
         if anew:

@@ -22,12 +22,14 @@ from pld_ray.config.file import dump_config, load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs import cluster
 from pld_ray.jobs.elsewhere import UNPACKED, joined_now, located, start_folder
+from pld_ray.jobs.learners import check_gpus
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.rollout.offline_cache import OfflineCache, OfflineCacheError
 from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.tracking.mlflow_record import write_record
+from pld_ray.runs.trust import code_settings
+from pld_ray.tracking.mlflow_record import ARTIFACTS, write_record
 
 OLD, NEW, OWN = "10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"
 
@@ -98,6 +100,8 @@ def test_ray_address_goes_before_a_stored_one_and_not_before_a_given_one(tmp_pat
     assert train.resumed_config(run, ["--ray_address=local"], True).ray_address == "local"
     assert train.resumed_config(local, [], True).ray_address is None  # RAY_ADDRESS is asked anyway
     assert joined_now(TrainConfig(), OWN).ray_address == OWN
+    assert joined_now(TrainConfig(ray_address="local")).ray_address == "local"
+    assert joined_now(TrainConfig(ray_address="local"), OWN).ray_address == OWN
     checkpoint = tmp_path / "run/checkpoints/best"
     checkpoint.mkdir()
     (checkpoint / PROGRESS_FILE).write_text("{}")
@@ -105,6 +109,15 @@ def test_ray_address_goes_before_a_stored_one_and_not_before_a_given_one(tmp_pat
     assert collect.configured(collect.parser().read(recorded)).ray_address == NEW
     recorded.append(f"--ray_address={OWN}")
     assert collect.configured(collect.parser().read(recorded)).ray_address == OWN
+
+
+def test_a_ray_of_its_own_is_this_machine_and_nobody_s_code():
+    own = load_config(TrainConfig, ["--ray_address=local", "--ray_port=7000"])
+    assert code_settings(own) == {}
+    asked = ["--learners.num_learners=2", "--learners.num_gpus_per_learner=64"]
+    learning = load_config(FinetuneConfig, [*asked, "--ray_address=local"])
+    with pytest.raises(ConfigError, match="need more GPUs than the"):
+        check_gpus(learning)
 
 
 def test_a_cluster_that_is_given_needs_no_trust_and_vouches_for_nothing_else(tmp_path):
@@ -151,6 +164,36 @@ def go_on(folder):
     tracked(run.load_config(), run, 2, "second.txt")
 
 
+def in_its_own_process(folder):
+    again = f"import test_elsewhere as t; t.go_on({str(folder)!r})"
+    path = os.pathsep.join([*sys.path, str(pathlib.Path(__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", again], check=True, env=environment)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_artifacts_of_a_run_that_had_none_lie_beside_its_store(copied, tmp_path, store):
+    """They are logged at the end: neither folder is there before."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(store, old)
+    run = RunDir(stored(old / "run", "--policy.type=none"))
+    tracker = open_tracker(run.load_config(), run)
+    tracker.finish("KILLED")
+    assert not (old / ARTIFACTS).exists()
+    new.mkdir()
+    (shutil.copytree if copied else pathlib.Path.rename)(old / "run", new / "run")
+    (shutil.copy if copied else pathlib.Path.rename)(old / "mlflow.db", new / "moved.db")
+    run = RunDir(new / "run")
+    run.keep_config(
+        train.resumed_config(str(run.path), [f"--tracking.uri=sqlite:///{new}/moved.db"], False)
+    )
+    in_its_own_process(run.path)
+    here, there = (old, new) if copied else (new, old)  # a copy leaves the run where it was
+    (file,) = here.glob(f"{ARTIFACTS}/**/second.txt")
+    assert tracker.run_id in file.parts
+    assert not (there / ARTIFACTS).exists()
+
+
 def test_a_store_that_has_moved_goes_on_where_it_is_now(tmp_path, monkeypatch, store):
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
@@ -168,10 +211,7 @@ def test_a_store_that_has_moved_goes_on_where_it_is_now(tmp_path, monkeypatch, s
     assert config.tracking.uri == f"sqlite:///{new}/mlflow.db?timeout=60"
     run.keep_config(config)
     monkeypatch.chdir("/")  # what is given anew holds for the next one
-    again = f"import test_elsewhere as t; t.go_on({str(run.path)!r})"
-    path = os.pathsep.join([*sys.path, str(pathlib.Path(__file__).parent)])
-    environment = {**os.environ, "PYTHONPATH": path}
-    subprocess.run([sys.executable, "-c", again], check=True, env=environment)
+    in_its_own_process(run.path)
     client = MlflowClient(config.tracking.uri)
     assert {f.path for f in client.list_artifacts(begun)} == {f"{n}.txt" for n in
         ("first", "second")}  # fmt: skip

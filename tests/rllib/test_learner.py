@@ -234,6 +234,14 @@ def test_that_demonstrations_leave_the_offline_ring_is_said_once(caplog):
     assert offline.episode_lengths[1:] == [4, 4, 4]
 
 
+def test_what_a_person_did_is_stored_as_far_as_an_actor_that_waits_learns_from_it():
+    learner = make_learner(n_step=2, actor_delay_n_step=6)
+    columns, lengths = episodes(1)
+    columns["intervened"][[2, 3]] = True
+    learner.store([ReplayBatch(columns, lengths, "offline", starts="intervened")])
+    assert learner.replay.offline.episode_lengths == [1 + 6]
+
+
 def test_returns_of_a_person_are_those_of_the_whole_episode():
     learner = make_learner(success_imitation=0.1)
     columns, lengths = episodes(1)
@@ -353,6 +361,8 @@ def test_only_returns_that_are_new_are_compared_with_the_critic_s_range():
     for reward, words in ((3.0, "and 3 lie outside"), (-3.0, "between -3 and")):
         with pytest.raises(ReturnRangeError, match=words):
             learner.store([ReplayBatch(*episodes(reward=reward))])
+    with pytest.raises(ValueError, match=r"column 'reward' holds a NaN or an infinity in episode"):
+        learner.store([ReplayBatch(*episodes(reward=np.inf))])
 
 
 def test_a_reward_is_shifted_that_is_not_scaled():

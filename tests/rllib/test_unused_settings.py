@@ -134,6 +134,19 @@ def test_a_registered_environment_that_is_no_vector_of_ours_is_refused(vector):
         config.build_algo()
 
 
+class AbsentArm(PointEnv):
+    def __init__(self):
+        raise AssertionError("the arm does not answer")
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_an_environment_asserts_itself_is_its_own_error():
+    config = ResidualSACConfig().base_policy(type="none").env_runners(num_env_runners=0)
+    config.environment(env_config={"entry_point": f"{__name__}:AbsentArm"})
+    with pytest.raises(AssertionError, match="the arm does not answer"):
+        config.build_algo()
+
+
 class OwnModule(ResidualModule):
     """A user's own."""
 

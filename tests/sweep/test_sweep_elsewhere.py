@@ -30,13 +30,18 @@ TRIAL = {
 }
 
 
-def test_a_sweep_whose_store_has_moved_is_told_where_it_is(tmp_path, capsys):
+def test_a_sweep_whose_store_has_moved_is_told_where_it_is(tmp_path, capsys, monkeypatch):
     file, before, now = tmp_path / "one.yaml", tmp_path / "before", tmp_path / "now"
     space = {"algorithm.residual_scale": {"grid": [0.5]}}
     file.write_text(yaml.safe_dump({"set": TRIAL, "space": space, "seeds": [0]}))
     before.mkdir()
-    assert main(["sweep", str(file), f"--output_dir={before / 'sweep'}"]) == 0
+    monkeypatch.chdir(tmp_path)
+    typed = ["--output_dir=before/sweep", "--tracking.uri=sqlite:///before/mlflow.db"]
+    assert main(["sweep", str(file), *typed]) == 0
+    monkeypatch.chdir(before)
+    assert main(["sweep", f"--resume={before / 'sweep'}"]) == 0
     before.rename(now)
+    monkeypatch.chdir(now)
     folder = now / "sweep"
     assert main(["sweep", f"--resume={folder}"]) == 2
     assert "is missing: give its new place with --tracking.uri=sqlite" in capsys.readouterr().err
