@@ -57,9 +57,7 @@ def test_it_ends_there_with_its_best_and_a_resume_can_go_on(tmp_path, capsys):
     assert ended in capsys.readouterr().out
 
     assert main(["train", f"--resume={folder}", "--algorithm.utd=2"]) == 2
-    anew = (
-        "--total_steps, --evaluation.stop_success and --runners.num_gpus_per_learner can be given"
-    )
+    anew = "(only --total_steps, --evaluation.stop_success, --runners.num_gpus_per_learner, --ray_"
     assert anew in capsys.readouterr().err
     longer = ["--evaluation.stop_success=null", "--total_steps=900"]
     longer += ["--runners.num_gpus_per_learner=0.5"]  # on another machine
