@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.jobs.finetune_learner import updates_done
 
     if args.dry_run:
-        checkpoint, episodes = check_finetune(config)
+        checkpoint, episodes = check_finetune(config, resumes=args.resume is not None)
         frames = sum(len(episode.rows) for episode in episodes)
         print(
             f"{checkpoint.directory} ({checkpoint.policy_type}) can learn from {len(episodes)} "

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     from pld_ray.config.start_check import check_start
 
-    check_start(config)
+    check_start(config, resumes=args.resume is not None)
     from pld_ray.jobs.pretrain import pretrain
 
     summary = pretrain(config, pathlib.Path(args.resume) if args.resume else None)

@@ -65,11 +65,11 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         return 0
     from pld_ray.config.start_check import check_start
 
-    check_start(config)
+    check_start(config, resumes=resume is not None)
     if resume is None:
         RunDir(config.output_dir).check_new()
     if args.dry_run:
-        return check(config)
+        return check(config, resume is not None)
 
     start.step("imports")
     from pld_ray.jobs.train import train
@@ -142,16 +142,15 @@ def resumed_config(
     return resumed
 
 
-def check(config: Any) -> int:
+def check(config: Any, resumes: bool) -> int:
     """`--dry_run`."""
     from pld_ray.jobs.build import check_environment
     from pld_ray.jobs.train import check_learners, check_strategy
 
     check_strategy(config)
     check_learners(config)
-    online, offline = (
-        f"{size / 1e6:,.0f} MB {name}" for name, size in check_environment(config).items()
-    )
+    sizes = check_environment(config, resumes=resumes)
+    online, offline = (f"{size / 1e6:,.0f} MB {name}" for name, size in sizes.items())
     print(
         "configuration, environment and base policy are fine; when full, the replay takes "
         f"{online} and {offline}"

@@ -11,12 +11,13 @@ from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.options import check_paths
 
 
-def check_start(config: TrainConfig, learns: bool = True) -> None:
+def check_start(config: TrainConfig, learns: bool = True, resumes: bool = False) -> None:
     """Check that a run's files, folders and task exist; no simulator, Ray or PyTorch is imported.
 
     Args:
         config: of a run.
         learns: False where a checkpoint only plays, which needs no demonstrations.
+        resumes: a run that goes on, whose folder is there.
 
     Raises:
         ConfigError: naming the setting.
@@ -31,7 +32,7 @@ def check_start(config: TrainConfig, learns: bool = True) -> None:
         check_collected(config)
     check_encoder_weights(config.algorithm)
     try:
-        check_paths(config)
+        check_paths(config, is_new=learns and not resumes)
         if config.env.environment_class is None:
             from envs.suites import find_task
 

@@ -41,7 +41,7 @@ from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
 from pld_ray.replay.ingest import returns_to_go
-from pld_ray.rllib.collection import collection_identity
+from pld_ray.rllib.collection import as_typed, collection_identity
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.demonstrations import check_room
 from pld_ray.rllib.intake import ReturnRangeError, check_returns, with_scaled_reward
@@ -66,10 +66,11 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     if config.offline_cache is not None:
         return pathlib.Path(config.offline_cache).resolve()
     identity = collection_identity(ResidualSACConfig.of_run(config))
-    digest = checksum(identity)[:12]
     parent = pathlib.Path(config.output_dir).resolve().parent
     name = re.sub(r"[^\w-]", "_", config.env.task)[:80]  # a task may be any text
-    return parent / "cache" / f"{name}-{digest}"
+    digests = [checksum(told)[:12] for told in (as_typed(identity), identity)]
+    older, folder = (parent / "cache" / f"{name}-{digest}" for digest in digests)
+    return older if older.is_dir() else folder
 
 
 def check_environment(
@@ -95,7 +96,7 @@ def check_environment(
         config = dataclasses.replace(
             config, demo_path=[], norm_stats=None, pretrained_critic=None, offline_cache=None
         )
-    check_start(config, learns)
+    check_start(config, learns, resumes)
     quiet_ray()
     try:
         if config.pretrained_critic is not None:

@@ -73,7 +73,7 @@ def finetune(
         remember([config])
     else:
         check_trusted(config, run.path / CONFIG_FILE, trust)
-    inputs = check_finetune(config)
+    inputs = check_finetune(config, resumes=resume is not None)
     if newest := run.latest_checkpoint():
         check_same_architecture(inputs.checkpoint, newest / COMPONENTS / POLICY)
         check_same_base(run, base_policy_of(inputs.checkpoint))
@@ -96,8 +96,12 @@ def finetune(
             close_logging()
 
 
-def check_finetune(config: FinetuneConfig) -> Inputs:
+def check_finetune(config: FinetuneConfig, resumes: bool = False) -> Inputs:
     """Open policy, datasets and, where they are played, the tasks, here where an error can be read.
+
+    Args:
+        config: of a fine-tuning.
+        resumes: it goes on, and its folder is there.
 
     Raises:
         ConfigError: naming what cannot be used.
@@ -105,7 +109,7 @@ def check_finetune(config: FinetuneConfig) -> Inputs:
     if not config.dataset:
         raise ConfigError("pld-ray finetune learns from LeRobotDatasets: name one or more")
     try:
-        check_paths(config)
+        check_paths(config, is_new=not resumes)
         check_gpus(config)
         check_device(config)
         inputs = find_inputs(config)

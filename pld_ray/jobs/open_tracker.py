@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import os
+import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.finetune import FinetuneConfig
-from pld_ray.files.lock import Owner
+from pld_ray.files.lock import Owner, this_process
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.runs.status import failure_reason
+from pld_ray.runs.status import RUNNING, failure_reason
 from pld_ray.tracking.mlflow_record import read_record, sqlite_path, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_store import MissingRunError, find_child, retried
@@ -22,7 +24,8 @@ from pld_ray.tracking.tags import run_tags
 
 SERVER_WAIT_S, FILE_WAIT_S = 12 * 3600.0, 120.0
 """A trial that begins while the server is away waits for it, over a night too: else it would fail,
-and all that follow it. A file is there or is not. A user at a terminal does not wait."""
+and all that follow it. A file is there or is not, and `localhost` of a node that is not the
+sweep's may never have a server. A user at a terminal does not wait."""
 
 
 @dataclass
@@ -61,6 +64,7 @@ def open_tracker(
     preset: str = "default",
     varied: Mapping[str, str] | None = None,
     driver: Owner | None = None,
+    sweep_host: str | None = None,
 ) -> MlflowRun | None:
     """The MLflow run of this training run, continued when the folder knows one.
 
@@ -75,6 +79,7 @@ def open_tracker(
         varied: axis -> value of a trial, for the axes in which the sweep's trials differ; they name
             the run and are logged before all other parameters.
         driver: the process that this one works for, where that one holds the folder.
+        sweep_host: host of the process that runs the trial's sweep; None is this one.
 
     Raises:
         ConfigError: the server does not answer, the run is not there any more, or another process
@@ -85,9 +90,10 @@ def open_tracker(
         return None
     uri = settings.uri or sqlite_uri(run.path.parent)
     tags = run_tags(config, kind=kind, preset=preset, run_dir=run.path) | dict(extra_tags or {})
-    wait_s = 0.0
+    wait_s, elsewhere = 0.0, sweep_host not in (None, this_process().host)
     if kind == "trial":
-        wait_s = SERVER_WAIT_S if sqlite_path(uri) is None else FILE_WAIT_S
+        is_short = sqlite_path(uri) is not None or (elsewhere and is_loopback(uri))
+        wait_s = FILE_WAIT_S if is_short else SERVER_WAIT_S
 
     def make() -> MlflowRun:
         run_id = None
@@ -108,7 +114,7 @@ def open_tracker(
 
     with config_errors():
         if read_record(run.path) is None:
-            tracker = retried(make, wait_s)
+            tracker = retried(make, wait_s, lambda text: run.set_status(RUNNING, text))
         else:
             tracker = MlflowRun.resume(
                 run.path,
@@ -122,6 +128,15 @@ def open_tracker(
     first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
     tracker.log_params({name: params[name] for name in first} | params)
     return tracker
+
+
+def is_loopback(uri: str) -> bool:
+    """Whether a server's address is of each node itself."""
+    try:
+        host = urllib.parse.urlsplit(uri).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def default_run_name(

@@ -66,7 +66,7 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
         remember([config])
     else:
         check_unfinished(run)
-    check_environment(config)
+    check_environment(config, resumes=resume is not None)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.work():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pld_ray.report.inputs import Selection
+from pld_ray.report.path_params import params_of
 from pld_ray.report.runs import Run
 
 SEEDS = ("seed", "collection_seed")
@@ -99,12 +100,13 @@ def run_settings(runs: list[Run]) -> list[dict[str, str]]:
     An axis of the tag `point` that has one value in all runs distinguishes nothing and is left out,
     unless there is no other.
     """
-    differing = differing_parameters(runs)
+    logged = params_of(runs)
+    differing = differing_parameters(logged)
     settings = [
-        {key: run.params[key] for key in differing if key in run.params}
+        {key: params[key] for key in differing if key in params}
         if (text := run.tags.get("point")) is None
         else parse_point(text)
-        for run in runs
+        for run, params in zip(runs, logged, strict=True)
     ]
     keys = dict.fromkeys(key for values in settings for key in values)
     varied = {key for key in keys if len({values.get(key) for values in settings}) > 1}
@@ -125,15 +127,15 @@ def swept_parameters(runs: list[Run]) -> list[str]:
     return list(dict.fromkeys(key for values in run_settings(runs) for key in values))
 
 
-def differing_parameters(runs: list[Run]) -> list[str]:
+def differing_parameters(logged: Sequence[Mapping[str, str]]) -> list[str]:
     """Parameters that the runs do not share, seeds and bookkeeping apart, in the config's order."""
-    keys = dict.fromkeys(key for run in runs for key in run.params)
+    keys = dict.fromkeys(key for params in logged for key in params)
     return [
         key
         for key in keys
         if key not in BOOKKEEPING
         and not key.startswith(BOOKKEEPING_GROUPS)
-        and len({run.params.get(key) for run in runs}) > 1
+        and len({params.get(key) for params in logged}) > 1
     ]
 
 

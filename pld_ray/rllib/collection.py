@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,16 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
         if "entry_point" in environment:  # the base policy labels them by what its info tells
             identity["task"] = task_instructions(config.env_config)
     return json.loads(json.dumps(identity, sort_keys=True))
+
+
+def as_typed(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity with a tokeniser's path from the current folder, if it lies below: older
+    releases named their caches after what was typed."""
+    told = dict(identity["base_policy_loader"])
+    path, here = pathlib.Path(told.get("tokenizer_path", "")), pathlib.Path.cwd()
+    if path.is_relative_to(here):
+        told["tokenizer_path"] = str(path.relative_to(here))
+    return {**identity, "base_policy_loader": told}
 
 
 class BaseCollection:

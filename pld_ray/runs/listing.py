@@ -222,7 +222,7 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
         path=str(folder),
         name=name,
         state=state,
-        reason=status.reason if status else "",
+        reason=status.reason if status and status.reason else why_one_waits(trials),
         task=tasks.pop() if len(tasks) == 1 else "",
         base_success=best.base_success if best else None,
         success=best.success if best else None,
@@ -236,6 +236,12 @@ def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
         best_trial=pathlib.Path(best.path).name if best else None,
     )
     return sweep, trials
+
+
+def why_one_waits(trials: list[Listed]) -> str:
+    """What the first trial that waits says of it; its log is nowhere near the sweep's console."""
+    waiting = [trial for trial in trials if trial.state == RUNNING and trial.reason]
+    return f"{pathlib.Path(waiting[0].path).name}: {waiting[0].reason}" if waiting else ""
 
 
 def _count_states(trials: list[Listed], planned: int) -> dict[str, int]:

@@ -41,12 +41,12 @@ class Metrics:
 
 
 def run_state(folder: pathlib.Path, summary: dict[str, Any], metrics: Metrics) -> tuple[str, str]:
-    """State of a run, and why it failed."""
+    """State of a run, and why it failed, or waits."""
     status = read_status(folder) or old_status(folder, summary)
     nothing = metrics.env_steps == 0 and not latest_checkpoints(folder)
     if status.state == INTERRUPTED and nothing:
         return NEVER_STARTED, ""
-    return status.state, status.reason if status.state == FAILED else ""
+    return status.state, status.reason if status.state in (FAILED, RUNNING) else ""
 
 
 def old_status(folder: pathlib.Path, summary: dict[str, Any]) -> Status:

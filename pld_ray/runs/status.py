@@ -22,7 +22,7 @@ class Status:
     state: str
     """One of `STATES`."""
     reason: str = ""
-    """Why it failed, or was stopped early, in one line."""
+    """Why it failed, was stopped early, or waits, in one line."""
     since_s: float = 0.0
     """Unix time of the change to this state."""
     pid: int = 0

@@ -22,6 +22,7 @@ from ray.tune.stopper import CombinedStopper, TimeoutStopper, TrialPlateauStoppe
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import encode
+from pld_ray.files.lock import this_process
 from pld_ray.jobs.cluster import demands
 from pld_ray.jobs.placing import Resources
 from pld_ray.sweep.config import Sweep, SweepConfig
@@ -264,6 +265,7 @@ def context(
         "tracking": tracking,
         "parent_run_id": parent_run_id,
         "resumed": resumed,
+        "host": this_process().host,
     }
 
 

@@ -152,6 +152,7 @@ class SweepTrial(tune.Trainable):
             },
             preset=sweep["preset"],
             varied={axis: short(value) for axis, value in point.items() if axis in varied},
+            sweep_host=sweep["host"],
         )
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:

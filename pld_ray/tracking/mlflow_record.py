@@ -77,10 +77,16 @@ def store_now(tracking_uri: str | None, recorded: str) -> str:
     return recorded if same and known is not None and known.is_file() else tracking_uri
 
 
-def move_artifacts(tracking_uri: str, run_id: str) -> None:
+def move_artifacts(tracking_uri: str, run_id: str, recorded: str) -> None:
     """Let a run's artifacts lie beside a sqlite file that has moved along with `ARTIFACTS`.
 
-    MLflow keeps their whole path, and would make the old folder anew.
+    MLflow keeps their whole path, and would make the old folder anew. A run that has not ended has
+    no artifacts at either place: it follows the file where the old one is gone.
+
+    Args:
+        tracking_uri: of the store now.
+        run_id: of the run.
+        recorded: the tracking URI that the run was logged to before.
     """
     store = sqlite_path(tracking_uri)
     if store is None:
@@ -95,7 +101,9 @@ def move_artifacts(tracking_uri: str, run_id: str) -> None:
             root, found, below = str(uri).rpartition(f"/{ARTIFACTS}/")
             old, new = pathlib.Path(urllib.parse.unquote(root)[7:]), store.parent
             there, beside = (folder / ARTIFACTS / below for folder in (old, new))
-            if found and root.startswith("file://") and beside.is_dir() > there.is_dir():
+            gone = not (old / (sqlite_path(recorded) or store).name).is_file()
+            moved = (beside.is_dir() or gone) and not there.is_dir()
+            if found and root.startswith("file://") and moved:
                 file.execute(f"{tell} WHERE run_uuid = ?", [beside.as_uri(), run_id])
 
 

@@ -148,7 +148,7 @@ class MlflowRun:
                 "--tracking.uri=sqlite:///..., or train on with --tracking.enabled=false"
             )
         if absolute(uri) != record["tracking_uri"]:
-            move_artifacts(uri, record["run_id"])
+            move_artifacts(uri, record["run_id"], record["tracking_uri"])
         return cls(
             run_dir,
             tracking_uri=uri,

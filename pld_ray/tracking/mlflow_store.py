@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -36,10 +37,17 @@ EXPERIMENT_TAGS = {
 }
 REFUSALS = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST", "INVALID_STATE"}
 """MLflow error codes that asking again cannot help; everything else counts as an outage."""
+LOCKED_OUT = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"}
+NOT_THERE = {"NOT_FOUND", "ENDPOINT_NOT_FOUND"}
+"""What a server answers that is none of MLflow's, or not at this path."""
 
 
 class MissingRunError(UserError, ValueError):
     """The run or experiment to log to was deleted or never was; the message says what to do."""
+
+
+class RefusedError(ConnectionError):
+    """A server answers, and what it says is no outage."""
 
 
 @contextlib.contextmanager
@@ -52,6 +60,7 @@ def opened_store(tracking_uri: str, advice: str = ADVICE) -> Iterator[MlflowClie
 
     Raises:
         ConnectionError: what is asked of it fails; `MissingRunError` passes.
+        RefusedError: (a ConnectionError) the server's answer says so.
     """
     try:
         with quick_mlflow(OPEN_TIMEOUT_S), sqlite_lock(tracking_uri):
@@ -61,9 +70,14 @@ def opened_store(tracking_uri: str, advice: str = ADVICE) -> Iterator[MlflowClie
     except MissingRunError:
         raise
     except Exception as error:  # whatever store, driver or HTTP stack lies behind the URI
-        raise ConnectionError(
-            f"MLflow at {tracking_uri} cannot be used ({shorten(error)}){advice}"
-        ) from None
+        kind = RefusedError if is_refusal(tracking_uri, error) else ConnectionError
+        raise kind(f"MLflow at {tracking_uri} cannot be used ({shorten(error)}){advice}") from None
+
+
+def is_refusal(tracking_uri: str, error: Exception) -> bool:
+    """Whether a server has answered that which no waiting mends; a file may just be locked."""
+    code = getattr(error, "error_code", None)
+    return sqlite_path(tracking_uri) is None and code in REFUSALS | LOCKED_OUT | NOT_THERE
 
 
 @contextlib.contextmanager
@@ -80,26 +94,38 @@ def sqlite_lock(tracking_uri: str) -> Iterator[None]:
         yield
 
 
-def retried[T](ask: Callable[[], T], wait_s: float) -> T:
+def retried[T](
+    ask: Callable[[], T], wait_s: float, tell: Callable[[str], None] = lambda text: None
+) -> T:
     """The answer of a store that may be away at the moment.
 
     Whoever stops the process need not ask this: it ends a trial that waits here as it ends any.
 
+    Args:
+        ask: what is asked.
+        wait_s: seconds to wait for it.
+        tell: is given what is waited for, and an empty text when that is over.
+
     Raises:
-        ConnectionError: it did not answer within `wait_s` seconds.
+        ConnectionError: it did not answer within `wait_s` seconds, or refuses.
     """
-    began = said = time.monotonic()
+    began, said = time.monotonic(), -math.inf
     while True:
         try:
-            return ask()
+            answer = ask()
         except ConnectionError as error:
             now = time.monotonic()
-            if now >= began + wait_s:
+            if now >= began + wait_s or isinstance(error, RefusedError):
                 raise
-            if said == began or now >= said + SAY_S:
+            if now >= said + SAY_S:
                 said = now
+                tell(f"waiting for its MLflow store: {error}")
                 log.warning("waiting for it, %.0f of %.0f s: %s", now - began, wait_s, error)
             time.sleep(ASK_S)
+        else:
+            if said >= began:
+                tell("")
+            return answer
 
 
 def create_run(

@@ -139,6 +139,11 @@ def test_what_is_required_still_is(capsys):
         ["report", "run", "--output_dir=s3://bucket/x"],
         ["distill", "run", "--output_dir=s3://bucket/x"],
         ["finetune", "recordings", "--output_dir=s3://bucket/x"],
+        ["train", "--output_dir=s3://bucket/x"],
+        ["train", "--offline_cache=s3://bucket/x", "--dry_run"],
+        ["pretrain", "--output_dir=s3://bucket/x"],
+        ["acrlpd", "--demo_path=recordings", "--output_dir=s3://bucket/x"],
+        ["classifier", "train", "--dataset=recordings", "--output_dir=s3://bucket/x"],
     ],
 )
 def test_a_bucket_is_no_folder_of_this_machine(args, capsys, tmp_path, monkeypatch):

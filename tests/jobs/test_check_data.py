@@ -29,8 +29,8 @@ from pld_ray.rllib.of_run import algorithm_config
 LENGTH = 4
 
 
-def dataset(root, success=True, fps=20, **changes):
-    """One episode of `PointEnv`; `changes` are columns."""
+def dataset(root, success=True, fps=20, episodes=({},), **changes):
+    """Episodes of `PointEnv`; `changes` are columns of all, `episodes` of each."""
     rng, rows = np.random.default_rng(0), LENGTH + 1
     columns = {
         "observation.state": rng.normal(size=(rows, 8)),
@@ -45,7 +45,8 @@ def dataset(root, success=True, fps=20, **changes):
     columns |= {"terminated": over & success, "truncated": over & (not success)}
     columns |= {"success": over & success, "intervened": over & False}
     writer = EpisodeWriter(root, Recording(task="reach", fps=fps))
-    writer.add(columns | changes)
+    for own in episodes:
+        writer.add(columns | changes | own)
     writer.finish()
     return str(root)
 
@@ -167,6 +168,55 @@ def test_marked_rows_from_which_chunks_cannot_be_learnt(config, tmp_path):
     check_environment(config)
     config.algorithm.bc_episodes, config.algorithm.tail = "positive", "pad"
     check_environment(config)
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_each_learner_needs_a_window_of_its_own(config, tail, tmp_path):
+    config = chunked(config)
+    config.algorithm.horizon, config.algorithm.tail = 3, tail
+    config.runners.num_learners = 2
+    none = np.zeros(LENGTH + 1, bool) if tail == "pad" else np.arange(LENGTH + 1) == 2
+    mixed, rows = tmp_path / "mixed", np.arange(LENGTH + 1) == 0
+    dataset(mixed, start=none, episodes=[{}, {"start": rows}] * 2)
+    config.demo_path = [str(mixed)]
+    said = refusal(config)
+    assert f"2 episodes of demo_path that learner 1 of 2 is dealt, from {mixed}, episode 0" in said
+    assert f"marks {1 if tail == 'pad' else 3} or more steps before its end: use fewer" in said
+    assert "(--runners.num_learners, now 2), or mark more" in said
+    config.demo_path.append(dataset(tmp_path / "one", start=rows))  # the first learner's third
+    check_environment(config)
+    config.demo_path = [str(mixed)]
+    config.runners.num_learners = 1
+    check_environment(config)
+
+
+def test_each_learner_needs_an_episode(config, tmp_path):
+    config = chunked(config)
+    config.demo_path = [dataset(tmp_path / str(number)) for number in range(2)]
+    config.runners.num_learners = 3
+    assert "demo_path has 2 episodes for 3 learners, who are dealt whole ones" in refusal(config)
+    config.runners.num_learners = 2
+    check_environment(config)
+
+
+def test_who_deals_episodes_to_learners_refuses_a_share_of_none(config, tmp_path):
+    config = chunked(config)
+    config.demo_path = [dataset(tmp_path / "one")]
+    config.runners.num_learners = 2
+    algorithm = algorithm_config(config)
+    data = OfflineData(algorithm, Nobody(), look_at_environment(config, algorithm))
+    with pytest.raises(DataError, match="1 episodes for 2 learners"):
+        data.step()
+
+
+class Nobody:
+    """Learners that keep nothing."""
+
+    def store(self, batches):
+        pass
+
+    def fit_normalizer(self, state=None):
+        pass
 
 
 def chunked_learner(config):

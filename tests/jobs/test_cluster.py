@@ -59,6 +59,7 @@ def test_the_large_are_placed_before_the_small():
 
 RUNNER, LEARNER = ("runner", {"CPU": 2.0}), ("learner", {"CPU": 1.0, "GPU": 1.0})
 PERSON = ("person", {"CPU": 1.0, "arm": 1.0})
+EVALUATION, SIMULATOR = ("eval", {"CPU": 3.0}), {"CPU": 4.0, "GPU": 1.0, "sim": 2.0}
 MARKS = {"accelerator_type:H200": 1.0, "memory": 9e9, "node:10.0.0.1": 1.0}
 
 
@@ -71,6 +72,11 @@ MARKS = {"accelerator_type:H200": 1.0, "memory": 9e9, "node:10.0.0.1": 1.0}
         (
             [("runner", {"CPU": 3.0}), RUNNER, RUNNER, ("learner", {"CPU": 2.0, "GPU": 1.0})],
             [{"CPU": 5.0, "GPU": 1.0}, {"CPU": 4.0}],
+        ),
+        # here CPUs go first, and to the node where they just fit
+        (
+            [EVALUATION, EVALUATION, ("replica", {"CPU": 2.0, "GPU": 0.5})],
+            [{**SIMULATOR, "CPU": 2.0}, SIMULATOR, {"CPU": 4.0, "GPU": 1.0}],
         ),
         # what Ray says of a node besides its resources is no reason to spare it
         ([LEARNER, PERSON], [{**LEARNER[1], "arm": 1.0}, {**LEARNER[1], **MARKS}]),

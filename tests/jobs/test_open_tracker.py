@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import logging
 import sqlite3
+import threading
 
 import pytest
 from mlflow.tracking import MlflowClient
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.files.atomic import write_json_atomically
+from pld_ray.files.lock import Owner, this_process
+from pld_ray.jobs import open_tracker as jobs_tracker
 from pld_ray.jobs.open_tracker import default_run_name, open_tracker, send_tracked
+from pld_ray.runs.listing import list_folder
 from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.status import RUNNING
+from pld_ray.sweep import plan
+from pld_ray.sweep import trial as sweep_trial
+from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.tracking import mlflow_store, tags
 from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri, write_record
 
@@ -158,6 +168,102 @@ def test_a_trial_that_begins_in_a_night_without_the_server_waits_for_it(
     with pytest.raises(ConfigError):
         open_tracker(config, RunDir(tmp_path / "t0003"), **trial)
     assert clock.now == began + 3600  # longer than a file is waited for
+
+
+def server(answer):
+    """An HTTP server of this process, which answers so."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(answer)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *words):
+            pass
+
+        do_POST = do_GET
+
+    found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    return found
+
+
+@pytest.mark.parametrize(("answer", "waits"), [(401, 0), (403, 0), (404, 0), (503, 12)])
+def test_a_trial_does_not_wait_for_a_server_that_refuses(answer, waits, config, tmp_path, clock):
+    trial = {"kind": "trial", "parent_run_id": "1" * 32, "extra_tags": TRIAL}
+    with server(answer) as away:
+        config.tracking.uri = f"http://127.0.0.1:{away.server_port}"
+        try:
+            with pytest.raises(ConfigError, match=f"cannot be used .*{answer}"):
+                open_tracker(config, RunDir(tmp_path / "t0003"), **trial)
+        finally:
+            away.shutdown()
+    assert clock.now == waits * 3600
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "hours"),
+    [
+        ("localhost", "another-node", 1),  # longer than a file is waited for
+        ("127.0.0.1", "another-node", 1),
+        ("[::1]", "another-node", 1),
+        ("192.0.2.1", "another-node", 12),
+        ("localhost", this_process().host, 12),
+    ],
+)
+def test_a_trial_waits_long_for_its_own_node_s_server_where_the_sweep_is(
+    address, host, hours, config, tmp_path, clock, monkeypatch
+):
+    monkeypatch.setattr(jobs_tracker, "find_child", away)
+    config.tracking.uri = f"http://{address}:9"
+    trial = {"kind": "trial", "parent_run_id": "1" * 32, "extra_tags": TRIAL, "sweep_host": host}
+    with pytest.raises(ConfigError):
+        open_tracker(config, RunDir(tmp_path / "t0003"), **trial)
+    assert clock.now == hours * 3600
+
+
+def test_a_trial_is_told_where_its_sweep_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "this_process", lambda: Owner(1, "the-sweep-s"))
+    told = {}
+    monkeypatch.setattr(sweep_trial, "open_tracker", lambda *a, **how: told.update(how))
+    sweep = Sweep(SweepConfig(space={"seed": {"grid": [0]}}), TrainConfig(), "default")
+    trial = sweep_trial.SweepTrial.__new__(sweep_trial.SweepTrial)
+    trial._run, trial._config = RunDir(tmp_path), TrainConfig()
+    monkeypatch.setattr(sweep_trial.SweepTrial, "trial_name", "t0000")
+    trial._track({"seed": 0}, plan.context(sweep, tmp_path, "", "1" * 32), "grid")
+    assert told["sweep_host"] == "the-sweep-s"
+
+
+def away(*where):
+    raise ConnectionError("away")
+
+
+def test_a_trial_that_waits_says_so_to_who_looks(config, uri, tmp_path, clock, monkeypatch):
+    folder = tmp_path / "sweep"
+    run = RunDir(folder / "trials" / "t0003")
+    run.create(config)
+    write_json_atomically(folder / "sweep.json", {"name": "grid", "num_trials": 1})
+    said = []
+
+    def look(*where):
+        said.append(list_folder(folder))
+        if len(said) < 2:
+            raise ConnectionError("MLflow at http://there is away")
+
+    monkeypatch.setattr(jobs_tracker, "find_child", look)
+    run.claim()
+    run.set_status(RUNNING)
+    trial = {"kind": "trial", "parent_run_id": "1" * 32, "extra_tags": TRIAL}
+    tracker = open_tracker(config, run, **trial)
+    assert tracker is not None
+    said.append(list_folder(folder))
+    tracker.finish()
+    run.release()
+    waits = "waiting for its MLflow store: MLflow at http://there is away"
+    reasons = [[(row.kind, row.reason) for row in rows] for rows in said]
+    assert [reason for _, reason in reasons[1]] == [f"t0003: {waits}", waits]
+    assert [{reason for _, reason in rows} for rows in reasons[::2]] == [{""}, {""}]
 
 
 def test_a_trial_begins_when_the_server_is_back(clock):

@@ -81,6 +81,36 @@ def test_how_often_and_on_how_much_a_run_was_evaluated_is_no_setting():
     assert list(points(*stopped)) == ["stop_success=0.8", "stop_success=0.9"]  # it ends a run
 
 
+def policies(*paths, **tags):
+    """How runs with these values of `policy.path` are grouped, `tags` being one for each."""
+    runs = [
+        run(str(number), {"policy.path": path}, **{k: v[number] for k, v in tags.items()})
+        for number, path in enumerate(paths)
+    ]
+    return points(*runs)
+
+
+def test_a_path_that_is_written_whole_and_relative_is_one_setting():
+    assert policies("act/b", "/home/me/act/b") == {"2 runs alike": ["0", "1"]}
+    two = policies("./act/b", "/home/me/act/b", "act/c")
+    assert two == {"path=./act/b": ["0", "1"], "path=act/c": ["2"]}
+    assert len(policies("/x/fact/b", "act/b")) == 2  # whole parts
+    assert len(policies("/x/act/b", "/y/act/b")) == 2
+    assert len(policies("/x/act/b", "/y/act/b", "act/b")) == 3  # nobody knows which one it was
+    listed = [run(p[2:4], {"demo_path": p}) for p in ('["a", "b"]', '["/x/a", "/x/b"]')]
+    assert len(points(*listed)) == 1
+    assert len(points(*listed, run("less", {"demo_path": '["/x/a"]'}))) == 2
+    other = [run(text, {"env.task": text}) for text in ("lift", "/x/lift")]
+    assert len(points(*other)) == 2  # it is no path
+
+
+def test_a_policy_is_known_by_its_fingerprint_wherever_it_lies():
+    two = policies("/x/act", "/y/act", "/y/other", base_policy=["1", "1", "2"])
+    assert two == {"path=/x/act": ["0", "1"], "path=/y/other": ["2"]}
+    assert len(policies("/x/act", "/y/act", "act", base_policy=["1", "1", "1"])) == 1
+    assert len(policies("/x/act", "act", base_policy=["1", "2"])) == 2
+
+
 LONG = {f"algorithm.parameter_{i}": "a_rather_long_value" for i in range(4)}
 
 

@@ -111,7 +111,7 @@ class ACRLPDConfig(OffPolicyConfig):
             check_policy_matches(policy, env.observation_space, actions)
 
     def check_demonstrations(self, episodes: Sequence[EpisodeFacts]) -> None:
-        check_episodes(episodes, self.learner_params())
+        check_episodes(episodes, self.learner_params(), self.num_learners)
 
     def replay_schema(self, spaces: gym.spaces.Dict, actions: gym.spaces.Box) -> ReplaySchema:
         params = self.learner_params()

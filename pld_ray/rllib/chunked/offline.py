@@ -62,7 +62,7 @@ class OfflineData:
         params = self.config.learner_params()
         lengths = [fact.length for fact in facts]
         check_room(lengths, params.offline_capacity, self.config.num_learners)
-        check_episodes(facts, params)
+        check_episodes(facts, params, self.config.num_learners)
         stats = self.config.norm_stats
         mode = self.config.norm_stats_mode
         self.learners.fit_normalizer(stats and Normalizer.of_state(stats, wanted, mode))
@@ -117,12 +117,19 @@ def as_stored(episode: Columns, wanted: Wanted) -> Columns:
     return {**kept, START: starts, BASE_ACTION: np.zeros_like(episode["action"])}
 
 
-def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> None:
+def check_episodes(
+    episodes: Sequence[EpisodeFacts], params: ACRLPDParams, num_learners: int = 0
+) -> None:
     """Refuse demonstrations that chunks of H actions cannot be learnt from.
 
+    Args:
+        episodes: of `demo_path`, in the order in which learners take turns with them.
+        params: of the algorithm.
+        num_learners: each learns from its share alone; 0 is this process.
+
     Raises:
-        DataError: there are none, one is shorter than H, none has a window, or there is none to
-            clone.
+        DataError: there are none, one is shorter than H, none has a window, a learner's share has
+            none, or there is none to clone.
     """
     if not episodes:
         raise DataError(
@@ -155,3 +162,26 @@ def check_episodes(episodes: Sequence[EpisodeFacts], params: ACRLPDParams) -> No
             f"window of {least} steps may begin, so that there is nothing to clone: mark some, or "
             "clone all episodes with --algorithm.bc_episodes=all"
         )
+    check_shares(episodes, least, max(1, num_learners))
+
+
+def check_shares(episodes: Sequence[EpisodeFacts], least: int, learners: int) -> None:
+    """Refuse episodes that leave a learner without a window: it would wait, or learn nothing.
+
+    Raises:
+        DataError: naming the learner.
+    """
+    fewer = f"use fewer learners (--runners.num_learners, now {learners})"
+    if len(episodes) < learners:
+        raise DataError(
+            f"demo_path has {len(episodes)} episodes for {learners} learners, who are dealt whole "
+            f"ones: {fewer}, or name more demonstrations"
+        )
+    for shard in range(learners):
+        share = episodes[shard::learners]
+        if all(episode.longest_window < least for episode in share):
+            raise DataError(
+                f"none of the {len(share)} episodes of demo_path that learner {shard + 1} of "
+                f"{learners} is dealt, from {share[0].where} on, has a row that {START} marks "
+                f"{least} or more steps before its end: {fewer}, or mark more"
+            )
