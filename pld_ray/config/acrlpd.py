@@ -63,8 +63,8 @@ class ACRLPDParams(LearnerParams):
         "flow",
         "`flow`: an MLP over state vectors, and cameras where `vision_encoder_name` reads them. "
         "`gaussian`: a Gaussian over chunks, of the same. `lerobot`: the policy of `actor_path`, "
-        "whole, cameras and task included. The last two are experimental: one "
-        "run of a Gaussian to the end, none of a policy.",
+        "whole, cameras and task included. The last two are experimental: "
+        "four runs of a Gaussian to the end, none of a policy.",
     )
     actor_path: str | None = option(
         None,
@@ -81,7 +81,7 @@ class ACRLPDParams(LearnerParams):
         "`distill`: a one-step policy follows the flow and climbs Q (FQL), and one draw of it is "
         "played. `bptt`: the flow itself climbs Q through its steps while it clones. `sac`: a "
         "Gaussian climbs Q with its entropy while it clones. All but `best_of_n` are experimental: "
-        "one run each of `distill` and `sac` to the end, well behind it.",
+        "two runs of `distill` and four of `sac` to the end, behind it.",
     )
     num_candidates: int = option(
         32, "N: chunks among which the critics choose when acting.", within="[1, 1024]"
