@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import pathlib
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,8 +17,9 @@ from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.lock import Owner
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.finetune_loop import POLICY_FOLDER, FinetuneLoop, Stop
-from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, train_together
+from pld_ray.jobs.learners import StopFile, begin_rank, this_rank, train_together
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
+from pld_ray.options import with_absolute_paths
 from pld_ray.policies.checkpoint import PolicyCheckpoint
 from pld_ray.runs.layout import PROGRESS_FILE, read_json
 from pld_ray.runs.reading import wall_before
@@ -286,12 +288,5 @@ def learner(given: dict[str, Any]) -> dict[str, Any]:
 
 def for_learners(config: FinetuneConfig) -> FinetuneConfig:
     """With paths that hold where the command was not typed, and the device that they were given."""
-
-    policy = dataclasses.replace(
-        config.policy,
-        path=absolute(config.policy.path),
-        tokenizer_path=absolute(config.policy.tokenizer_path),
-    )
-    datasets = [absolute(path) or path for path in config.dataset]
     device: Any = "cuda" if config.learners.num_gpus_per_learner else "cpu"
-    return dataclasses.replace(config, policy=policy, dataset=datasets, device=device)
+    return dataclasses.replace(with_absolute_paths(config, pathlib.Path.cwd()), device=device)

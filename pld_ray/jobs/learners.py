@@ -301,8 +301,3 @@ def reason_of(error: BaseException, run: RunDir) -> BaseException:
         f"the learners failed ({last.strip()[:300]}); {run.path}/train.log says more. Continue "
         f"with --resume={run.path}"
     )
-
-
-def absolute(path: str | None) -> str | None:
-    """A path that holds wherever a process starts; a name on the hub as it is."""
-    return str(pathlib.Path(path).resolve()) if path and pathlib.Path(path).exists() else path

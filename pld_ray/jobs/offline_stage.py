@@ -21,10 +21,11 @@ from pld_ray.data.demonstrations import Wanted
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import add_to_manifest, write_manifest
 from pld_ray.jobs.build import open_environment
-from pld_ray.jobs.learners import StopFile, absolute, begin_rank, this_rank, train_together
+from pld_ray.jobs.learners import StopFile, begin_rank, this_rank, train_together
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.result_metrics import LEARNER_KEYS
+from pld_ray.options import with_absolute_paths
 from pld_ray.policies.no_policy import NoBasePolicy
 from pld_ray.rllib.chunked.config import ACRLPDConfig
 from pld_ray.rllib.chunked.env_runner import NO_RESIDUAL
@@ -104,19 +105,9 @@ def learn_offline(config: ACRLPDTrainConfig, run: RunDir, resumes: bool) -> bool
         def on_updates(updates: int) -> None:
             progress.update(phase="offline", updates=updates)
 
-        return bool(train_together(for_learners(config), run, resumes, learner, on_updates))
-
-
-def for_learners(config: ACRLPDTrainConfig) -> ACRLPDTrainConfig:
-    """With paths that hold where the command was not typed."""
-    algorithm = dataclasses.replace(
-        config.algorithm,
-        actor_path=absolute(config.algorithm.actor_path),
-        actor_tokenizer_path=absolute(config.algorithm.actor_tokenizer_path),
-    )
-    datasets = [absolute(path) or path for path in config.demo_path]
-    stats = absolute(config.norm_stats)
-    return dataclasses.replace(config, algorithm=algorithm, demo_path=datasets, norm_stats=stats)
+        # paths that hold where the command was not typed
+        config = with_absolute_paths(config, pathlib.Path.cwd())
+        return bool(train_together(config, run, resumes, learner, on_updates))
 
 
 # --- in each learner ------------------------------------------------------------------------------
@@ -166,7 +157,7 @@ class OfflineStage:
     """read the datasets, or a checkpoint -> update -> record -> checkpoint when due.
 
     Args:
-        config: of the run, see `for_learners`.
+        config: of the run, with whole paths.
         run: its folder, which the driver has locked; the first rank writes into it.
         ranks: this process among all.
         tracker, logger: of the first rank.

@@ -69,6 +69,10 @@ class Intake:
             window = None if batch.starts is None else self.params.return_steps
             frozen = self.networks.frozen_features
             store_episodes(ring, columns, batch.kept, self.params, frozen, window)
+            self.look_at(batch, columns)
+
+    def look_at(self, batch: ReplayBatch, columns: Columns) -> None:
+        """Told of what was stored of a batch; nothing, unless a learner has something to say."""
 
     def stored(self) -> Stored:
         """What the replay holds, and what was lost since this was last asked."""

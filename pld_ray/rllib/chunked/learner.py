@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +11,9 @@ from torch.optim import Optimizer
 
 from pld_ray.algorithm.chunked.optimizers import make_optimizers
 from pld_ray.algorithm.chunked.update import ChunkedUpdate
-from pld_ray.columns import INTERVENED
+from pld_ray.columns import INTERVENED, Columns
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.replay import ChunkRing
-from pld_ray.rllib.intake import fetch_episodes
 from pld_ray.rllib.learner import OffPolicyLearner
 from pld_ray.rollout.messages import ReplayBatch
 
@@ -46,16 +44,11 @@ class ACRLPDLearner(OffPolicyLearner):
         """Whether it speaks for all learners."""
         return bool(self.shard.rank == 0)
 
-    def write(self, batches: Sequence[ReplayBatch]) -> None:
-        """As elsewhere; once in a run it is said that a person did what nothing learnt can do."""
-        super().write(batches)
-        for batch in batches:
-            mine = batch.shard % self.shard.count == self.shard.rank
-            if self._told_of_a_person or not mine or batch.starts != INTERVENED:
-                continue
-            if (columns := fetch_episodes(batch)) is not None:
-                actions = torch.from_numpy(columns["action"][columns[INTERVENED]])
-                self._told_of_a_person = self._tell("a person", actions)
+    def look_at(self, batch: ReplayBatch, columns: Columns) -> None:
+        """Say, once in a run, that a person did what nothing learnt can do."""
+        if batch.starts == INTERVENED and not self._told_of_a_person:
+            actions = torch.from_numpy(columns["action"][columns[INTERVENED]])
+            self._told_of_a_person = self._tell("a person", actions)
 
     def _tell(self, who: str, actions: Tensor) -> bool:
         """Warn of actions [n, A] of the environment that nothing learnt plays; whether any is."""
