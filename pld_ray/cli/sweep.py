@@ -8,7 +8,8 @@ from typing import Any
 
 from pld_ray.cli.arguments import Parser
 
-ANEW = ("ray_address", "tracking.uri", "tracking.enabled")
+OF_TRIALS = ("placement.check", "placement.wait_s")
+ANEW = ("ray_address", "tracking.uri", "tracking.enabled", *OF_TRIALS)
 """What a sweep that goes on may be given anew: where it runs and logs."""
 
 
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.trust and args.resume is None:
         raise ConfigError("--trust goes with --resume=DIR")
     if args.resume is not None:
-        flags = parse_flags(args.settings, field_names(SweepConfig))
+        flags = parse_flags(args.settings, [*field_names(SweepConfig), *OF_TRIALS])
         if flags.keys() - {*ANEW} or args.file or args.dry_run or args.print_config:
             raise ConfigError(
                 "--resume takes the sweep's own settings; give no other flags than "

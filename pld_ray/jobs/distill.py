@@ -249,7 +249,7 @@ def learn(
         raise KeyboardInterrupt(f"stopped while fine-tuning: the same command goes on in {out}")
     partial = out / ".policy"
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(run.checkpoints / "final" / POLICY, partial)
+    shutil.copytree(run.checkpoints / "final" / POLICY, partial, copy_function=shutil.copyfile)
     partial.rename(folder)
     return folder
 

@@ -71,7 +71,9 @@ class PldPolicy(PreTrainedPolicy):
     def _save_pretrained(
         self, save_directory: Path, state_dict: dict[str, Tensor] | None = None
     ) -> None:
-        shutil.copytree(self._folder, save_directory, dirs_exist_ok=True)
+        shutil.copytree(
+            self._folder, save_directory, copy_function=shutil.copyfile, dirs_exist_ok=True
+        )
 
     def reset(self) -> None:
         """The next batch begins an episode in each of its environments."""

@@ -1,13 +1,17 @@
-"""How far a sweep is: one line when a trial changes, at most one every few seconds otherwise."""
+"""How far a sweep is: a line when a trial changes or waits, at most one each half minute else."""
 
 from __future__ import annotations
 
 import logging
+import pathlib
 import sys
 import time
 from typing import Any
 
 from ray.tune import Callback
+
+from pld_ray.runs.layout import trial_folder
+from pld_ray.runs.status import RUNNING, read_status
 
 INTERVAL_S = 30.0
 log = logging.getLogger("pld_ray.sweep")
@@ -20,21 +24,25 @@ class SweepProgress(Callback):
         num_trials: of the whole sweep.
         metric: whose best value is shown.
         trial_steps: environment steps of a trial that runs to its end.
+        folder: of the sweep, whose trials say there what they wait for.
     """
 
-    def __init__(self, num_trials: int, metric: str, trial_steps: int) -> None:
+    def __init__(self, num_trials: int, metric: str, trial_steps: int, folder: str) -> None:
         self.num_trials, self.metric, self.trial_steps = num_trials, metric, trial_steps
+        self.folder = folder
         self.best: tuple[float, str] = (0.0, "")
         self._states: dict[str, str] = {}
         self._steps: dict[str, int] = {}
         self._begun: dict[str, int] = {}
-        self._started = self._printed = time.monotonic()
+        self._waits: dict[str, str] = {}
+        self._started = self._printed = self._asked = time.monotonic()
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "num_trials": self.num_trials,
             "metric": self.metric,
             "trial_steps": self.trial_steps,
+            "folder": self.folder,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -67,6 +75,21 @@ class SweepProgress(Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._look(trials)
         self._print(f"{trial} died")
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Say once what a trial waits for: it may wait for hours, and its log is far away."""
+        if time.monotonic() - self._asked < INTERVAL_S:
+            return
+        self._asked = time.monotonic()
+        self._look(trials)
+        for trial in trials:
+            if trial.is_finished():
+                continue
+            status = read_status(trial_folder(pathlib.Path(self.folder), str(trial)))
+            reason = status.reason if status is not None and status.state == RUNNING else ""
+            if reason and self._waits.get(trial.trial_id) != reason:
+                self._print(f"{trial} is {reason}")
+            self._waits[trial.trial_id] = reason
 
     def _look(self, trials: list[Any]) -> None:
         self._states = {trial.trial_id: trial.status for trial in trials}

@@ -89,8 +89,9 @@ def resume_sweep(
 
     Args:
         folder: of the sweep.
-        anew: settings as flags, in place of the sweep's own from now on: a `ray_address`, which
-            goes before RAY_ADDRESS, and where it logs.
+        anew: settings as flags, in place of the sweep's own, or of its trials', from now on: a
+            `ray_address`, which goes before RAY_ADDRESS, where it logs, whether and how long it
+            asks for room.
         trust: run the code that the sweep names, see `pld_ray.runs.trust`.
 
     Raises:
@@ -98,7 +99,9 @@ def resume_sweep(
     """
     folder = folder.resolve()
     sweep, anew = load_folder(folder), anew or {}
-    sweep.config = with_flags(sweep.config, anew)
+    own = {key: text for key, text in anew.items() if not key.startswith("placement.")}
+    sweep.config = with_flags(sweep.config, own)
+    sweep.base = with_flags(sweep.base, {key: anew[key] for key in anew.keys() - own.keys()})
     if "tracking.uri" in anew:
         sweep.config = with_absolute_store(sweep.config)
     known = known_points(folder / TRIALS)
@@ -111,6 +114,7 @@ def resume_sweep(
         driver = _Driver(sweep, folder, resumed=True)
         if anew:
             write_settings(sweep, folder)
+            write_atomically(folder / BASE_FILE, dump_config(sweep.base))
         return driver.run()
 
 
@@ -239,6 +243,7 @@ class _Driver:
                         plan.num_trials(self.sweep),
                         config.metric,
                         config.stop.env_steps or self.sweep.base.total_steps,
+                        str(self.folder),
                     ),
                     EndedTrials(trials),
                 ],

@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from ray.tune.experiment import Trial
 
-from pld_ray.runs.layout import ENDED_FILE, SUMMARY_FILE, TRIALS
-from pld_ray.runs.status import write_status
+from pld_ray.files.lock import FolderLock
+from pld_ray.runs.layout import ENDED_FILE, SUMMARY_FILE, TRIALS, trial_folder
+from pld_ray.runs.status import FAILED, RUNNING, write_status
+from pld_ray.sweep import progress as progress_module
 from pld_ray.sweep.ended import (
     REPORTED,
     ended_figures,
@@ -28,7 +31,7 @@ def trial(name, status="RUNNING", steps=None):
 
 
 def test_time_left_is_what_the_steps_to_come_take_at_the_rate_so_far():
-    progress = SweepProgress(num_trials=5, metric="best_success", trial_steps=1000)
+    progress = SweepProgress(num_trials=5, metric="best_success", trial_steps=1000, folder="none")
     assert progress.time_left_s(10.0) is None
     resumed, fresh, done = trial("a", steps=200), trial("b"), trial("c")
     trials = [resumed, fresh, done]
@@ -45,6 +48,28 @@ def test_time_left_is_what_the_steps_to_come_take_at_the_rate_so_far():
         progress.on_trial_complete(0, trials, each)
     progress.num_trials = 3
     assert progress.time_left_s(120.0) == 0.0
+
+
+def test_a_trial_that_waits_says_so_once_on_the_console_of_the_sweep(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress_module, "INTERVAL_S", 0.0)
+    progress = SweepProgress(1, "best_success", 1000, str(tmp_path))
+    it, other = (
+        Trial("trial", stub=True, trial_name_creator=lambda trial, name=name: name)
+        for name in ("waits", "runs")
+    )
+    lock = FolderLock(trial_folder(tmp_path, "waits"))
+    lock.path.parent.mkdir(parents=True, exist_ok=True)
+    assert lock.claim() is None
+    try:
+        for reason in ("waiting for its store: away", "waiting for its store: away", "", "again"):
+            write_status(trial_folder(tmp_path, "waits"), RUNNING, reason)
+            progress.on_step_end(0, [it, other])
+        write_status(trial_folder(tmp_path, "waits"), FAILED, "refused")  # said when it has died
+        progress.on_step_end(0, [it, other])
+    finally:
+        lock.release()
+    said = [line.split("  ")[-1] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["waits is waiting for its store: away", "waits is again"]
 
 
 # --- what it came to ------------------------------------------------------------------------------

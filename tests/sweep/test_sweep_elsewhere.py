@@ -10,6 +10,7 @@ from mlflow import MlflowClient
 
 from pld_ray.cli import main
 from pld_ray.sweep.config import load_sweep
+from pld_ray.sweep.folder import load_folder
 from pld_ray.tracking.mlflow_record import read_record
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -48,7 +49,11 @@ def test_a_sweep_whose_store_has_moved_is_told_where_it_is(tmp_path, capsys, mon
     assert main(["sweep", f"--resume={folder}", "--seeds=[1]"]) == 2
     assert "no other flags than --ray_address, --tracking.uri, --trac" in capsys.readouterr().err
     uri = f"sqlite:///{now / 'mlflow.db'}"
-    assert main(["sweep", f"--resume={folder}", f"--tracking.uri={uri}"]) == 0
+    assert load_folder(folder).base.placement.check
+    anew = [f"--tracking.uri={uri}", "--placement.check=false", "--placement.wait_s=5"]
+    assert main(["sweep", f"--resume={folder}", *anew]) == 0
+    placement = load_folder(folder).base.placement
+    assert (placement.check, placement.wait_s) == (False, 5.0)
     record = read_record(folder)
     assert record["tracking_uri"] == uri
     assert MlflowClient(uri).get_run(record["run_id"]).info.status == "FINISHED"
