@@ -171,7 +171,7 @@ class ResidualSACParams(LearnerParams, PhaseParams):
     @property
     def return_steps(self) -> int:
         """Steps of the longest window that an update may ask for."""
-        return max(self.n_step, self.actor_delay_n_step)
+        return max(self.n_step, self.actor_delay_n_step if self.actor_delay_updates else 1)
 
     @classmethod
     def of_stored(cls, params: Mapping[str, Any]) -> Self:

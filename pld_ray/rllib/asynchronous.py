@@ -55,7 +55,8 @@ class AsynchronousLoop:
         progress = self.progress
         self._request()
         feed = to_store(self._fetch(), progress, self.runners.metrics)
-        num_updates = progress.take_debt(at_most=self._room())
+        room = self._room() if self.learners.can_update else 0
+        num_updates = progress.take_debt(at_most=room)
         if feed or num_updates:
             self.outstanding += num_updates
             self.learners.submit(Work(feed, num_updates, progress.residual_scale))

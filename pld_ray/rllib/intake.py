@@ -3,6 +3,7 @@ and features in place of images."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -79,8 +80,12 @@ class Intake:
         lost = 0
         while self.lost_steps:
             lost += self.lost_steps.popleft()
+        return dataclasses.replace(self.held(), lost_steps=lost)
+
+    def held(self) -> Stored:
+        """What the replay holds; whoever asks `stored` is told of the losses."""
         offline, online = self.replay.offline, self.replay.online
-        return Stored(lost, len(online), len(offline), offline.dropped_first)
+        return Stored(0, len(online), len(offline), offline.dropped_first)
 
 
 def fetch_episodes(batch: ReplayBatch) -> Columns | None:

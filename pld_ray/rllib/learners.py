@@ -115,7 +115,7 @@ class Learners:
     def __init__(self, group: LearnerGroup, metrics: MetricsLogger, failure_dir: str) -> None:
         self.group, self.metrics, self.failure_dir = group, metrics, failure_dir
         self.on_store: Callable[[Sequence[ReplayBatch]], None] = lambda batches: None
-        self._told_of_drops = False
+        self._told_of_drops = self._can_update = False
 
     # --- replay ----------------------------------------------------------------------------------
 
@@ -130,6 +130,15 @@ class Learners:
         self.call("fit_normalizer", state=state)
 
     # --- updates ---------------------------------------------------------------------------------
+
+    @property
+    def can_update(self) -> bool:
+        """Whether every learner's share of the replay holds something: episodes go to them in
+        turn. Until then no update is made, and what is owed waits."""
+        if not self._can_update:  # from then on it holds something for good
+            shares: list[Stored] = self.call("held")
+            self._can_update = all(share.online + share.offline > 0 for share in shares)
+        return self._can_update
 
     def train(self, num_updates: int, residual_scale: float) -> None:
         """Updates at this beta, where there is a residual."""
@@ -201,7 +210,7 @@ class Learners:
 
     def replay_sizes(self) -> tuple[int, int]:
         """Transitions in the online and in the offline replay, of all learners."""
-        sizes: list[Stored] = self.call("stored")
+        sizes: list[Stored] = self.call("held")
         return sum(s.online for s in sizes), sum(s.offline for s in sizes)
 
     def call(self, method: str, **arguments: Any) -> list[Any]:

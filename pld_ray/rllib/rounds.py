@@ -40,6 +40,8 @@ class Rounds:
 
     def _update(self) -> None:
         """Settle the debt: utd gradient steps per stored environment step, exactly."""
+        if not self.learners.can_update:
+            return
         if num_updates := self.progress.take_debt():
             self.learners.train(num_updates, self.progress.residual_scale)
             self.progress.updates += num_updates

@@ -16,6 +16,9 @@ from pld_ray.rollout.vector_env import add_base_policy
 AT_ONCE = 32
 """Episodes that the policy is asked about together."""
 
+NOISE_SEED = 2**31 - 1
+"""Of a stochastic policy's noise, with an episode's number; evaluation's is (0, init state)."""
+
 
 def with_base_actions(
     episodes: Sequence[Columns],
@@ -31,7 +34,8 @@ def with_base_actions(
 
     Args:
         episodes: each [L + 1, ...] with the observations that the policy reads.
-        policy: the frozen base policy, inline or a pool's client.
+        policy: the frozen base policy, inline or a pool's client; a stochastic one draws its noise
+            from the place of an episode among all of them.
         task: the instruction, in words.
         actions: bounds to which base actions are clipped, as the environment does.
         prefetch: as the runners', see `ChunkCache`.
@@ -41,12 +45,15 @@ def with_base_actions(
     """
     labelled: list[Columns] = []
     for start in range(0, len(episodes), AT_ONCE):
-        labelled += _label(episodes[start : start + AT_ONCE], policy, task, actions, prefetch)
+        together = episodes[start : start + AT_ONCE]
+        noise = [(NOISE_SEED, start + i) for i in range(len(together))]
+        labelled += _label(together, noise, policy, task, actions, prefetch)
     return labelled
 
 
 def _label(
     episodes: Sequence[Columns],
+    noise: Sequence[tuple[int, int]],
     policy: BasePolicy,
     task: str,
     actions: gym.spaces.Box,
@@ -54,7 +61,7 @@ def _label(
 ) -> list[Columns]:
     """Episodes side by side, one frame of each at a time; those that are over drop out."""
     chunks = ChunkCache(policy, len(episodes), **({"prefetch": True} if prefetch else {}))
-    chunks.reset(range(len(episodes)))
+    chunks.reset(range(len(episodes)), noise)
     lengths = np.array([len(episode["reward"]) for episode in episodes])
     made: list[dict[str, list[np.ndarray]]] = [{} for _ in episodes]
     for frame in range(lengths.max()):

@@ -124,6 +124,7 @@ CALQL = {
         "log_std_max": 2.0,
     },
     "the authors' code": {
+        "residual_dims": [],
         "critic_atoms": 1,
         "n_step": 1,
         "critic_actor_update_ratio": 1,

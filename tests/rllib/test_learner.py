@@ -18,11 +18,14 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from update_fixtures import PLAIN
 
+from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.data.norm_stats import NormStats
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.intake import ReturnRangeError, with_scaled_reward
 from pld_ray.rllib.learners import LearnerLostError, Learners, Work
+from pld_ray.rllib.progress import Progress
+from pld_ray.rllib.rounds import Rounds
 from pld_ray.rollout.messages import ReplayBatch
 
 LENGTH = 12
@@ -204,6 +207,30 @@ def test_the_replay_of_all_learners_is_counted_and_as_it_is_now():
     assert held == sum(len(each.replay.online) for each in pair) == learners.replay_sizes()[0] > 0
 
 
+def test_no_update_is_paid_for_before_every_learner_has_something_to_learn_from():
+    pair = [make_learner(), make_learner()]
+
+    class Group:
+        def foreach_learner(self, call, **kwargs):
+            return [SimpleNamespace(ok=True, get=partial(call, each, **kwargs)) for each in pair]
+
+        def __len__(self):
+            return len(pair)
+
+    learners = Learners(Group(), MetricsLogger(root=True), "")
+    progress = Progress(ResidualScaleSchedule(pair[0].params), 1.0, 0)
+    progress.update_debt = 7.5
+    rounds = Rounds(False, progress, learners, None)
+    batch = ReplayBatch(*episodes())
+    pair[0].write([batch])  # an episode goes to the learner whose turn it is
+    rounds._update()
+    assert (progress.updates, progress.update_debt) == (0, 7.5)
+    pair[1].write([batch])
+    rounds._update()
+    assert (progress.updates, progress.update_debt) == (7, 0.5)
+    assert [each.gradient_steps.updates for each in pair] == [7, 7]
+
+
 def test_that_demonstrations_leave_the_offline_ring_is_said_once(caplog):
     learner = make_learner(offline_capacity=2 * (LENGTH + 1) + 7)
 
@@ -235,7 +262,7 @@ def test_that_demonstrations_leave_the_offline_ring_is_said_once(caplog):
 
 
 def test_what_a_person_did_is_stored_as_far_as_an_actor_that_waits_learns_from_it():
-    learner = make_learner(n_step=2, actor_delay_n_step=6)
+    learner = make_learner(n_step=2, actor_delay_n_step=6, actor_delay_updates=5)
     columns, lengths = episodes(1)
     columns["intervened"][[2, 3]] = True
     learner.store([ReplayBatch(columns, lengths, "offline", starts="intervened")])

@@ -8,7 +8,7 @@ from toy import CountingEnv, CountingPolicy
 from pld_ray.config import ResidualSACParams
 from pld_ray.networks.grippers import CLOSE, HOLD, OPEN
 from pld_ray.policies.protocol import Prediction
-from pld_ray.rollout.base_actions import with_base_actions, with_gripper_labels
+from pld_ray.rollout.base_actions import AT_ONCE, with_base_actions, with_gripper_labels
 from pld_ray.rollout.vector_env import BaseActionVectorEnv
 
 
@@ -63,6 +63,22 @@ def test_there_may_be_more_episodes_than_are_asked_about_together():
     again = with_base_actions(bare, policy, "count", env.single_action_space)
     for one, was in zip(again, episodes, strict=True):
         np.testing.assert_array_equal(one["base_action"], was["base_action"])
+
+
+def test_no_two_episodes_are_labelled_with_the_same_noise():
+    class Noisy(CountingPolicy):
+        drawn = []
+
+        def infer(self, observations, tasks, env_ids, seeds=None):
+            self.drawn += seeds
+            return super().infer(observations, tasks, env_ids)
+
+    policy, space = Noisy(), gym.spaces.Box(-1, 1, (3,), np.float32)
+    _, episodes = recorded(CountingPolicy(), [3] * (AT_ONCE + 8), False)
+    bare = [{k: v for k, v in e.items() if k != "base_action"} for e in episodes]
+    with_base_actions(bare, policy, "count", space)
+    assert len(policy.drawn) > len(bare)
+    assert len(set(policy.drawn)) == len(policy.drawn)
 
 
 def test_a_recorded_grasp_is_labelled_by_what_was_sent():
