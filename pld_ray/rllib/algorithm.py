@@ -51,6 +51,9 @@ class ResidualSAC(OffPolicy):
             check_trained_on(pathlib.Path(checkpoint_dir), found, path)
         super().load_checkpoint(checkpoint_dir)
 
+    def check_start(self) -> None:
+        self.collection.check_cache()
+
     def make_schedule(self) -> ResidualScaleSchedule:
         return ResidualScaleSchedule(self.config.learner_params())
 

@@ -157,6 +157,15 @@ class BaseCollection:
         self._feed()
         return True
 
+    def check_cache(self) -> None:
+        """See, before anything is played, that the cache is this run's.
+
+        Raises:
+            OfflineCacheError: it is another one's, or could not be kept.
+        """
+        if (cache := self._cache()) is not None:
+            cache.check()
+
     def _keep(self, cache: OfflineCache) -> None:
         """Save what was collected; a cache that cannot be written does not cost the run as well."""
         try:

@@ -71,6 +71,9 @@ class OffPolicy(ReservesReplicas, Checkpoints):
         """beta over training."""
         raise NotImplementedError
 
+    def check_start(self) -> None:
+        """See, of a run that begins, what would be refused later: there may be nothing."""
+
     def make_collection(self, progress: Progress, learners: Learners, runners: Runners) -> Any:
         """What fills the rings: `step` (True when it is over), `save`, `load`."""
         raise NotImplementedError
@@ -186,7 +189,6 @@ class OffPolicy(ReservesReplicas, Checkpoints):
     def begin_online(self) -> None:
         """What is learnt takes over from a fresh episode on every runner."""
         self.progress.phase = "online"
-        self.learners.set_residual_scale(self.progress.residual_scale)
         self.restart()
 
     def restart(self) -> None:
@@ -194,6 +196,7 @@ class OffPolicy(ReservesReplicas, Checkpoints):
         progress = self.progress
         if self.phase != "collect":
             self.runners.restart(stream_seed(ONLINE, self.config.seed or 0, progress.updates))
+        self.learners.set_residual_scale(progress.residual_scale)
         self.runners.publish(self.learners)
         progress.published_updates = progress.updates
         if self.asynchronous is not None and self.phase == "online":

@@ -35,6 +35,7 @@ class Rounds:
         self.runners.deliver(request, progress, self.learners)
         if not self.pipelined:
             self._update()
+        self.learners.set_residual_scale(progress.residual_scale)  # of the steps that have come
         self.runners.publish(self.learners)
         progress.published_updates = progress.updates
 

@@ -109,9 +109,30 @@ class OfflineCache:
         Raises:
             OfflineCacheError: another identity, or a file that is damaged or may not be read.
         """
+        meta = self._own_meta()
+        parts = [self._load_part(name, meta) for name in ("offline", "warmup")]
+        try:
+            rounds = [int(steps) for steps in meta["rounds"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._damaged(self.folder / META_FILE, f"it cannot be read ({error})") from error
+        return parts[0], parts[1], rounds
+
+    def check(self) -> None:
+        """See, before anything is played, that the cache is of this identity, or could be kept.
+
+        Raises:
+            OfflineCacheError: as `load`, of its `collection.json` alone, and as `check_writable`.
+        """
+        if self.exists():
+            self._own_meta()
+        else:
+            self.check_writable()
+
+    def _own_meta(self) -> dict[str, Any]:
+        """`collection.json`, of this identity."""
         path = self.folder / META_FILE
         try:
-            meta = json.loads(path.read_text())
+            meta: dict[str, Any] = json.loads(path.read_text())
             found = dict(meta["identity"])
         except PermissionError:
             raise self._kept_secret(path) from None
@@ -125,12 +146,7 @@ class OfflineCache:
                     f"but this run has {key}={wanted!r}: choose another folder with "
                     "--offline_cache, or delete this one to collect anew"
                 )
-        parts = [self._load_part(name, meta) for name in ("offline", "warmup")]
-        try:
-            rounds = [int(steps) for steps in meta["rounds"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._damaged(path, f"it cannot be read ({error})") from error
-        return parts[0], parts[1], rounds
+        return meta
 
     def _load_part(self, name: str, meta: dict[str, Any]) -> list[Columns]:
         file = self.folder / f"{name}.safetensors"

@@ -277,6 +277,25 @@ def test_it_acts_as_the_base_policy_until_the_first_step_of_the_actor(
         check_whom_a_validation_asks(algorithm, tmp_path)
 
 
+@pytest.mark.parametrize("sampling", ["synchronous", "pipelined"])
+def test_what_is_validated_and_saved_has_the_scale_of_this_step(build, cache, tmp_path, sampling):
+    growing = {"residual_scale_schedule": "linear", "residual_scale_init": 0.1}
+    options = {**growing, "residual_scale_steps": 400, "sampling": sampling}
+    algorithm = build(small_config(calql_steps=0, offline_cache=cache, **options))
+    algorithm.initialize()
+    scales = [algorithm.residual_scale]
+    for _ in range(2):
+        algorithm.train()
+        scales.append(algorithm.residual_scale)
+        acting = algorithm.env_runner.module.networks.residual_scale
+        assert weights(algorithm)["residual_scale"] == acting == pytest.approx(scales[-1])
+    assert len(set(scales)) == 3
+    algorithm.save_checkpoint(str(tmp_path))
+    local_learner(algorithm).set_residual_scale(0.0)
+    algorithm.load_checkpoint(str(tmp_path))
+    assert weights(algorithm)["residual_scale"] == pytest.approx(scales[-1])
+
+
 def check_whom_a_validation_asks(moved, tmp_path):
     """Once the residual has moved, a robot is not asked for the base policy's episodes."""
     recorded = []
