@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import os
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -53,7 +55,7 @@ class Parser(argparse.ArgumentParser):
 
     def positional(self, name: str, meaning: str, count: str | None = None) -> Any:
         """What is given without a flag, shown in capitals; `count` is argparse's `nargs`."""
-        return self.add_argument(name, metavar=name.upper(), help=meaning, nargs=count)
+        return self.add_argument(name, metavar=name.upper(), help=meaning, nargs=count, type=given)
 
     def switch(self, name: str, meaning: str) -> None:
         """A flag without a value."""
@@ -100,20 +102,23 @@ class Parser(argparse.ArgumentParser):
         """The arguments of a command line; `--explain` and `--print_config` require no others.
 
         Raises:
-            UserError: a flag that is unknown, missing, given twice or without a value, or a value
-                that does not fit.
+            UserError: a flag that is unknown (with the closest one of the command's own), missing,
+                given twice or without a value, or a value that does not fit.
         """
         if not self.takes_settings:
             found, rest = self.parse_known_args(args)
         else:
             own, settings = self.settings_apart(args)
+            self.check_near(settings)
             if {"--explain", "--print_config"} & {arg.partition("=")[0] for arg in own}:
                 for action in self._actions:
                     action.required = False
             found, rest = self.parse_known_args(own)
             found.settings = [*rest, *settings]
         if rest and not self.takes_settings:
-            unknown = [arg for arg in rest if arg.startswith("-")] or rest
+            unknown = [arg for arg in rest if arg.startswith("-")]
+            self.check_near(unknown)
+            unknown = unknown or rest
             self.error(f"{' '.join(unknown)[:200]} is none of its {self.kind(unknown[0])}")
         return found
 
@@ -137,6 +142,23 @@ class Parser(argparse.ArgumentParser):
             (settings if is_setting else own).append(arg)
             waits = is_setting and not equals
         return [*own, *args[ended:]], settings
+
+    def check_near(self, unknown: Sequence[str]) -> None:
+        """Refuse what is nearly a flag of this command, and no key of its configuration is nearer.
+
+        Raises:
+            UserError: naming that flag.
+        """
+        own = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        for arg in unknown:
+            flag = arg.partition("=")[0][:200]
+            typed = "--" + flag.lstrip("-").replace("-", "_")
+            close = difflib.get_close_matches(typed, own, n=1, cutoff=0.75)
+            if close and self.takes_settings:
+                keys = (f"--{key}" for key in self.configuration_keys())
+                close = difflib.get_close_matches(typed, [*close, *keys], n=1)
+            if close and close[0] in own:
+                raise UserError(f"flag {flag} does not exist; did you mean {close[0]}?")
 
     def configurations(self, words: Sequence[str]) -> tuple[Any, Any]:
         """The class that the settings of these words are of, and the other one."""
@@ -167,6 +189,7 @@ class Parser(argparse.ArgumentParser):
         """argparse's messages as sentences."""
         if needs := re.fullmatch(r"argument (--\S+): expected one argument", message):
             raise UserError(f"{needs[1]} needs a value: {needs[1]}=VALUE")
+        message = re.sub(rf"^argument (\S+): {EMPTY}$", rf"\1 {EMPTY}", message)
         if lacks := re.fullmatch(r"the following arguments are required: (.*)", message):
             verb = "are" if "," in lacks[1] else "is"
             message = f"{lacks[1]} {verb} missing"
@@ -214,6 +237,9 @@ class Value(argparse.Action):
         present = getattr(namespace, self.dest)
         if not self.repeated and present is not self.default:
             raise UserError(f"{flag} is given twice: keep one of them")
+        if not values:
+            raise UserError(f"{flag}= {EMPTY}: write {flag}={self.metavar}, or leave it out")
+        values = os.path.expanduser(values)
         if self.values and values not in self.values:
             listed = (", " if len(self.values) > 2 else " or ").join(self.values)
             raise UserError(f"{flag}={values[:200]}: must be {listed}")
@@ -243,6 +269,17 @@ class HelpFormatter(argparse.HelpFormatter):
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         return self.named(action)
+
+
+EMPTY = "is empty"
+"""An argument, as of a variable of the shell that is not set."""
+
+
+def given(text: str) -> str:
+    """A text that is one, with the home folder in place of `~`."""
+    if not text:
+        raise argparse.ArgumentTypeError(EMPTY)
+    return os.path.expanduser(text)
 
 
 def whole_number(text: str) -> int:

@@ -7,6 +7,7 @@ import pathlib
 from typing import TYPE_CHECKING, Any
 
 from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
+from pld_ray.cli.train import tell_idle
 
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
@@ -40,7 +41,8 @@ def parser() -> Parser:
     parser.value(
         "successes",
         "N",
-        f"until N succeeded; {DEFAULT_SUCCESSES} unless --episodes is given",
+        f"until N succeeded; {DEFAULT_SUCCESSES} unless --episodes is given. With both, until "
+        "both are reached",
         read=whole_number,
     )
     parser.value("episodes", "N", "until N episodes are in the dataset", read=whole_number)
@@ -65,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         print(dump_config(config), end="")
         return 0
     check_start(config, learns=False)
+    if args.checkpoint is None:
+        tell_idle(config, args.settings, learns=False)
 
     from pld_ray.cli.ls import plain_console
     from pld_ray.data.conversion_progress import TerminalSteps
@@ -114,7 +118,8 @@ def set_device(config: TrainConfig, device: Any) -> None:
 def configured(args: argparse.Namespace) -> TrainConfig:
     """The checkpoint's run's configuration with the settings given here, or these alone."""
     from pld_ray.config import ConfigError, TrainConfig
-    from pld_ray.config.file import field_names, load_config, parse_flags, with_flags
+    from pld_ray.config.file import load_config, parse_flags, with_flags
+    from pld_ray.config.keys import field_names
     from pld_ray.jobs.elsewhere import joined_now
     from pld_ray.runs.run_dir import run_of_checkpoint
     from pld_ray.runs.trust import check_trusted

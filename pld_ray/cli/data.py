@@ -30,6 +30,8 @@ def parser() -> Parser:
 
 def run(args: argparse.Namespace) -> int:
     """Show a dataset."""
+    if args.no_page and (given := [k for k in ("episodes", "output") if getattr(args, k)]):
+        raise ConfigError(f"--{given[0]} is of the page, which --no_page leaves out: remove one")
     from pld_ray.cli.ls import plain_console
     from pld_ray.data.dataset import Dataset
     from pld_ray.data.page import facts, render

@@ -6,6 +6,7 @@ import difflib
 import gc
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -70,6 +71,11 @@ def main(argv: list[str] | None = None) -> int:
         gc.freeze()  # or the interpreter looks through all that was imported, for seconds
         exec("")  # an interrupt that left an `exec` of text is marked as unhandled until the next
         return 130
+    except SystemExit as end:
+        if end.code != signal.SIGTERM:  # which Ray's handler raises
+            raise
+        print("pld-ray: ended; checkpoints and whole episodes are kept", file=sys.stderr)
+        return 128 + signal.SIGTERM
     except Exception as error:
         message = user_error(error) or file_error(error)
         if message is None:
@@ -91,7 +97,7 @@ def answer(args: list[str]) -> int:
     command, *rest = args
     if command in COMMANDS:
         return run_command(module_of(command), rest)
-    close = difflib.get_close_matches(command, COMMANDS, n=1)
+    close = difflib.get_close_matches(command, [*COMMANDS, "--version", "--help"], n=1)
     hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(COMMANDS)}"
     print(f"pld-ray: {command!r} is no command; {hint}", file=sys.stderr)
     return 2

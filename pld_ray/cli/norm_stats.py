@@ -6,6 +6,7 @@ import argparse
 import pathlib
 
 from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
+from pld_ray.config import ConfigError
 
 
 def parser() -> Parser:
@@ -40,8 +41,10 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.data.norm_stats import FILE, compute_norm_stats, parse_delta, write_norm_stats
 
     dataset = Dataset(args.dataset)
-    stats = compute_norm_stats(dataset, args.horizon, parse_delta(args.delta) if args.delta else ())
     path = pathlib.Path(args.output) if args.output else dataset.root / FILE
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name the file, as in --output={path / FILE}")
+    stats = compute_norm_stats(dataset, args.horizon, parse_delta(args.delta) if args.delta else ())
     write_norm_stats(path, stats)
     for name, feature in (("state", "observation.state"), ("actions", "action")):
         print(f"{name:24}      mean       std       q01       q99")

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 
 from pld_ray.cli.arguments import Parser
-from pld_ray.cli.train import ANEW, resumed_config
+from pld_ray.cli.train import ANEW, resumed_config, tell_idle
 
 
 def parser() -> Parser:
@@ -44,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.config.start_check import check_start
 
     check_start(config, resumes=args.resume is not None)
+    if args.resume is None:
+        tell_idle(config, args.settings)
     from pld_ray.jobs.pretrain import pretrain
 
     summary = pretrain(config, pathlib.Path(args.resume) if args.resume else None)

@@ -35,7 +35,8 @@ def parser() -> Parser:
 def run(args: argparse.Namespace) -> int:
     """Run, resume or show a sweep; exit status 1 when trials failed for good."""
     from pld_ray.config import ConfigError
-    from pld_ray.config.file import dump_config, field_names, parse_flags
+    from pld_ray.config.file import dump_config, parse_flags
+    from pld_ray.config.keys import field_names
     from pld_ray.sweep.config import SweepConfig, load_sweep
 
     if args.json and not args.dry_run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import sys
 from typing import Any
 
 from pld_ray.cli.arguments import Parser, configuration
@@ -67,6 +68,7 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
 
     check_start(config, resumes=resume is not None)
     if resume is None:
+        tell_idle(config, args.settings)
         RunDir(config.output_dir).check_new()
     if args.dry_run:
         return check(config, resume is not None)
@@ -98,6 +100,15 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
     return 0
 
 
+def tell_idle(config: Any, settings: list[str], learns: bool = True) -> None:
+    """Say on the console which options change nothing, see `idle_options`."""
+    from pld_ray.config.file import config_path
+    from pld_ray.config.idle import idle_options
+
+    for sentence in idle_options(config, config_path(settings), learns):
+        print(f"pld-ray: {sentence}", file=sys.stderr)
+
+
 STOP_SUCCESS = "evaluation.stop_success"
 WHERE = (
     *("ray_address", "ray_port", "placement.check", "placement.wait_s"),
@@ -119,7 +130,8 @@ def resumed_config(
         wanted: see `RunDir.load_config`; others than of training are given `WHERE` alone.
     """
     from pld_ray.config import ConfigError, TrainConfig
-    from pld_ray.config.file import field_names, parse_flags, with_flags
+    from pld_ray.config.file import parse_flags, with_flags
+    from pld_ray.config.keys import field_names
     from pld_ray.jobs.elsewhere import joined_now, with_absolute_store
     from pld_ray.runs.run_dir import RunDir
     from pld_ray.runs.trust import check_trusted, remember

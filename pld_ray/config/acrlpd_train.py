@@ -131,8 +131,9 @@ NAMED: dict[str, type] = {"acrlpd": ACRLPDTrainConfig, "finetune": FinetuneConfi
 
 def config_class_of(mapping: Mapping[str, Any]) -> Any:
     """The class whose configuration a mapping holds, by `algorithm.name`."""
-    algorithm = mapping.get("algorithm")
-    name = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    algorithm, name = mapping.get("algorithm"), mapping.get("algorithm.name")
+    if isinstance(algorithm, Mapping):
+        name = algorithm.get("name", name)
     return NAMED.get(str(name), TrainConfig)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.acrlpd_train import config_class_of
-from pld_ray.config.file import check_key, field_names, read_mapping
+from pld_ray.config.file import read_mapping
+from pld_ray.config.keys import check_key, field_names
 from pld_ray.config.presets import PRESETS, preset_names
 from pld_ray.config.seed_names import called_elsewhere, our_key
 from pld_ray.options import Field, choices_of, fields_of, type_name

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
-import functools
 import json
 import os
 import pathlib
@@ -17,8 +15,8 @@ import yaml
 from pld_ray.config import ConfigError, TrainConfig, residual_sac
 from pld_ray.config.acrlpd_train import check_command, config_class_of
 from pld_ray.config.groups import LIBERO_ONLY, EnvConfig
+from pld_ray.config.keys import RETIRED, check_key, field_names, mapping_above, set_key, unfolded
 from pld_ray.config.presets import find_preset
-from pld_ray.config.seed_names import our_key
 from pld_ray.files.yaml_file import YamlError, parse_yaml, read_yaml
 from pld_ray.options import (
     as_type,
@@ -28,15 +26,10 @@ from pld_ray.options import (
     is_plain_number,
     shown,
     unfit,
+    with_home,
     without_none,
 )
 from pld_ray.options.declare import Field
-
-RETIRED: dict[str, Any] = {
-    "evaluation.at_final_scale": False,
-    **{f"algorithm.{name}": value for name, value in residual_sac.RETIRED.items()},
-}
-"""Options that are gone, and with which value they did nothing: a stored run may name them so."""
 
 
 def load_config(config_class: type, args: list[str]) -> Any:
@@ -138,6 +131,7 @@ def decoded(config_class: Any, mapping: Any, known: list[str], where: str, prefi
         name = f"{prefix}{key}"
         if name not in RETIRED or value != RETIRED[name]:
             check_key(name, known, f"{where}key ")
+    mapping = unfolded(mapping, where, prefix)
     values: dict[str, Any] = {}
     for field in fields_of(config_class):
         if "." in field.key or field.key not in mapping:
@@ -147,6 +141,8 @@ def decoded(config_class: Any, mapping: Any, known: list[str], where: str, prefi
             value = decoded(field.hint, value, known, where, f"{prefix}{field.key}.")
         else:
             value = as_type(copy.deepcopy(value), field.hint)
+            if field.option.path is not None:
+                value = with_home(value)
             if not fits(value, field.hint, field.option):
                 raise ConfigError(where + unfit(prefix + field.key, value, field))
         values[field.key] = value
@@ -161,71 +157,6 @@ def encode(config: Any) -> dict[str, Any]:
 def dump_config(config: Any) -> str:
     """The complete configuration as YAML that `--config_path` reads back."""
     return yaml.safe_dump(encode(config), sort_keys=False)
-
-
-# --- keys -----------------------------------------------------------------------------------------
-
-
-def field_names(config_class: type) -> list[str]:
-    """Every dotted key of a nested dataclass, groups included; `key.*` where any may follow."""
-    open_ended = mappings_of(config_class)
-    names = []
-    for field in fields_of(config_class):
-        names.append(field.key)
-        if field.key in open_ended:
-            names.append(f"{field.key}.*")
-    return names
-
-
-@functools.cache
-def mappings_of(config_class: type) -> tuple[str, ...]:
-    """The options that are mappings with keys of their own."""
-    fields = fields_of(config_class)
-    return tuple(f.key for f in fields if get_origin(without_none(f.hint)[0]) is dict)
-
-
-def mapping_above(config_class: type, key: str) -> str | None:
-    """The option of `mappings_of` whose mapping the key is in."""
-    names = mappings_of(config_class)
-    return next((name for name in names if key.startswith(f"{name}.")), None)
-
-
-def check_key(key: str, known: list[str], where: str) -> None:
-    """Refuse a key that no field has, naming the closest one."""
-    if key in known:
-        return
-    free = tuple(name[:-1] for name in known if name.endswith(".*"))
-    if key.startswith(free) and key not in free:
-        return
-    if key in RETIRED:
-        raise ConfigError(f"{where}{key} does not exist any more: use the release that had it")
-    elsewhere = our_key(key[:200], known)
-    close = [elsewhere] if elsewhere else []
-    close = close or difflib.get_close_matches(key[:200], known, n=1, cutoff=0.5)
-    if not close:  # the right name in the wrong group
-        close = [k for k in known if k.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]][:1]
-    hint = f"; did you mean {close[0]}?" if close else "; see --print_config for all keys"
-    raise ConfigError(f"{where}{key[:200]} does not exist{hint}")
-
-
-def set_key(config_class: type, mapping: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of `config_class` in nested mappings.
-
-    What follows an option that is a mapping is a single key, dots and all. The option itself is
-    replaced as any other, `{}` empties it; a group keeps the keys that are not given.
-    """
-    owner = mapping_above(config_class, key)
-    if owner is None:
-        *groups, name = key.split(".")
-    else:
-        groups, name = owner.split("."), key.removeprefix(f"{owner}.")
-    for group in groups:
-        mapping = mapping.setdefault(group, {})
-    is_group = owner is None and key not in mappings_of(config_class)
-    if is_group and isinstance(value, Mapping) and isinstance(mapping.get(name), dict):
-        mapping[name] |= value
-    else:
-        mapping[name] = value
 
 
 # --- flags ----------------------------------------------------------------------------------------
@@ -270,12 +201,14 @@ def flag_value(config_class: type, key: str, text: str) -> Any:
     """The value of a flag as its option wants it.
 
     Raises:
-        ConfigError: the text is no YAML, or no mapping where a group is due.
+        ConfigError: the text is empty, no YAML, or no mapping where a group is due.
     """
+    if not text:  # as of a variable of the shell that is not set
+        raise ConfigError(f"--{key}= is empty: give a value, or null where none is meant")
     field = field_at(config_class, key)
     if key in REPEATABLE:
         return json.loads(text)  # of `parse_flags`
-    if field is not None and (is_text(field) or not text):
+    if field is not None and (is_text(field) or is_odd_number(field, text)):
         in_mapping = mapping_above(config_class, key) is not None
         quoted = in_mapping and len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
         return yaml_of(key, text) if quoted else from_text(text, field.hint)
@@ -284,9 +217,6 @@ def flag_value(config_class: type, key: str, text: str) -> Any:
         return value
     if field.is_group and not isinstance(value, Mapping):
         raise ConfigError(f"--{key}={text[:80]}: {key} is a group; set one of its keys")
-    is_number = without_none(field.hint)[0] in (int, float) and isinstance(value, int | float)
-    if is_number and not is_plain_number(text):
-        return text  # YAML reads 010 as 8 and 1:30 as 90
     return value
 
 
@@ -314,12 +244,17 @@ def is_text(field: Field) -> bool:
     return inner is str or get_origin(inner) is Literal
 
 
+def is_odd_number(field: Field, text: str) -> bool:
+    """Whether a number is due and this is none as everybody reads it, such as 0x10."""
+    return without_none(field.hint)[0] in (int, float) and not is_plain_number(text)
+
+
 def config_path(args: list[str]) -> pathlib.Path | None:
     """The file given with `--config_path`, checked to exist."""
     for i, arg in enumerate(args):
-        flag, _, path = arg.partition("=")
+        flag, equals, path = arg.partition("=")
         if flag == "--config_path":
-            return existing(path or "".join(args[i + 1 : i + 2]))
+            return existing(path if equals else "".join(args[i + 1 : i + 2]))
     return None
 
 
@@ -330,7 +265,7 @@ def existing(path: str) -> pathlib.Path:
         ConfigError: there is none.
     """
     try:
-        return find_preset(path)
+        return find_preset(with_home(path))
     except ConfigError as error:
         raise ConfigError(f"--config_path={error}") from error
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pld_ray.data.aloha_images import H5Images
 from pld_ray.data.errors import BadEpisode, DataError
+from pld_ray.files.yaml_file import YamlError, read_yaml
 
 ARM = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper")
 MOTORS = [f"{side}_{joint}" for side in ("left", "right") for joint in ARM]
@@ -52,15 +53,13 @@ def read_layout(path: str | None) -> Layout:
     """
     if path is None:
         return Layout()
-    import yaml
-
     try:
-        entries = yaml.safe_load(pathlib.Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise DataError(f"--mapping={path} cannot be read ({error}); give a YAML file") from None
+        entries = read_yaml(path)
+    except YamlError as error:
+        raise DataError(f"--mapping={error}; give a YAML file") from None
     known = {f.name: f for f in dataclasses.fields(Layout)}
-    if not isinstance(entries, dict) or not entries or set(entries) - set(known):
-        unknown = sorted(set(entries) - set(known)) if isinstance(entries, dict) else entries
+    unknown = sorted(map(str, set(entries) - set(known)))
+    if unknown or not entries:
         raise DataError(f"--mapping={path}: unknown {unknown}; its keys are {', '.join(known)}")
     layout = Layout(**entries)
     texts = [layout.state, layout.action, layout.robot_type]

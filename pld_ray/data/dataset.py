@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pld_ray.data import lerobot_format as v3
+from pld_ray.data.dataset_meta import (
+    NOT_FINALIZED,
+    damaged,
+    read_episodes,
+    read_info,
+    unreadable,
+)
 from pld_ray.data.errors import DataError
 
-NOT_FINALIZED = "the process that wrote it must call finalize(), write it again"
+KEYS = ("episode_index", "frame_index")
 
 
 class Dataset:
@@ -28,43 +35,13 @@ class Dataset:
         episodes: a row of metadata for each, without statistics, ascending.
 
     Raises:
-        DataError: the folder is no dataset, of another version, or was never finalized.
+        DataError: the folder is no dataset, of another version, damaged, or was never finalized.
     """
 
     def __init__(self, root: str | pathlib.Path) -> None:
         self.root = pathlib.Path(root)
-        path = self.root / v3.INFO_PATH
-        try:
-            self.info: dict[str, Any] = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise DataError(
-                f"{self.root} is no LeRobotDataset, {v3.INFO_PATH} is missing; give the folder "
-                "that holds data/ and meta/"
-            ) from None
-        except ValueError as error:
-            raise DataError(f"{path} is damaged ({error}); fetch the dataset again") from None
-        version = str(self.info.get("codebase_version"))
-        if not version.startswith("v3."):
-            raise DataError(
-                f"{self.root} is a LeRobotDataset {version}, need v3; convert it with "
-                "lerobot.scripts.convert_dataset_v21_to_v30"
-            )
-        self.episodes = self._read_episodes()
-
-    def _read_episodes(self) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for path in sorted((self.root / "meta/episodes").glob("*/*.parquet")):
-            try:
-                names = [n for n in pq.read_schema(path).names if not n.startswith("stats/")]
-                rows += pq.read_table(path, columns=names).to_pylist()
-            except (pa.ArrowInvalid, OSError) as error:
-                raise DataError(f"{path} is unreadable ({brief(error)}): {NOT_FINALIZED}") from None
-        if not rows or len(rows) != self.info["total_episodes"]:
-            raise DataError(
-                f"{self.root} lists {len(rows)} of {self.info['total_episodes']} episodes: "
-                f"{NOT_FINALIZED}"
-            )
-        return sorted(rows, key=lambda row: row["episode_index"])
+        self.info = read_info(self.root)
+        self.episodes = read_episodes(self.root, self.info)
 
     @property
     def fps(self) -> float:
@@ -108,8 +85,9 @@ class Dataset:
         """
         self.require([name])
         shape = tuple(self.features[name]["shape"])
-        names = list(self.features[name].get("names") or [""])
-        if name in self.cameras and names[0] in ("channel", "channels"):
+        names = self.features[name].get("names")
+        channels_first = isinstance(names, list) and names[:1] in (["channel"], ["channels"])
+        if name in self.cameras and channels_first:
             return (*shape[1:], shape[0])
         return shape
 
@@ -139,26 +117,66 @@ class Dataset:
             )
 
     def columns(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Whole columns, frames of all episodes in order: [N] or [N, D]."""
+        """Whole columns, frames of all episodes in order: [N] or [N, D].
+
+        Raises:
+            DataError: the dataset has no such feature, a file cannot be read, or what it holds is
+                not what `meta/` says.
+        """
         self.require(names)
-        wanted = list(dict.fromkeys([*names, "episode_index", "frame_index"]))
-        tables = []
-        for path in sorted((self.root / "data").glob("*/*.parquet")):
-            try:
-                tables.append(pq.read_table(path, columns=wanted))
-            except (pa.ArrowInvalid, OSError) as error:
-                raise DataError(f"{path} is unreadable ({brief(error)}): {NOT_FINALIZED}") from None
-        num_rows = sum(table.num_rows for table in tables)
+        wanted = list(dict.fromkeys([*names, *KEYS]))
+        files = sorted((self.root / "data").glob("*/*.parquet"))
+        parts = [self._numbers(path, wanted) for path in files]
+        num_rows = sum(len(part["frame_index"]) for part in parts)
         if num_rows != self.lengths.sum():
             raise DataError(
                 f"{self.root}/data has {num_rows} of {self.lengths.sum()} frames: {NOT_FINALIZED}"
             )
-        table = pa.concat_tables(tables)
-        keys = (table["frame_index"].to_numpy(), table["episode_index"].to_numpy())
-        order = np.lexsort(keys)
-        in_order = bool((order == np.arange(num_rows)).all())
-        columns = {name: as_numpy(table[name]) for name in names}
-        return columns if in_order else {name: c[order] for name, c in columns.items()}
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in wanted}
+        order = np.lexsort((columns["frame_index"], columns["episode_index"]))
+        if not (order == np.arange(num_rows)).all():
+            columns = {name: column[order] for name, column in columns.items()}
+        self._check_frames(*(columns[name] for name in KEYS))
+        return {name: columns[name] for name in names}
+
+    def _numbers(self, path: pathlib.Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Columns of one file."""
+        table = self._table(path, names)
+        columns = {}
+        for name in names:
+            width = self.width(name) if name in self.features else 1
+            try:
+                columns[name] = as_numpy(table[name], width)
+            except ValueError as error:
+                raise damaged(path, f"{name} {error}") from None
+        return columns
+
+    def _table(self, path: pathlib.Path, names: Sequence[str], filters: Any = None) -> pa.Table:
+        try:
+            return pq.read_table(path, columns=list(names), filters=filters)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise unreadable(path, error, names) from None
+
+    def _check_frames(self, episode: np.ndarray, frame: np.ndarray) -> None:
+        """Refuse frames [N], in order, which are not those that the episodes' rows count."""
+        listed = {row["episode_index"]: row["length"] for row in self.episodes}
+        expected = np.repeat(list(listed), list(listed.values()))
+        wrong = episode != expected
+        if wrong.any():
+            at = int(wrong.argmax())  # of two numbers there the lower has too few or too many
+            number = int(np.fmin(episode[at], expected[at]))
+            raise damaged(
+                self.root / "data",
+                f"it has {(episode == number).sum()} frames of episode {number}, meta/episodes "
+                f"lists {listed.get(number, 0)}",
+            )
+        stands = (np.diff(episode) == 0) & ~(np.diff(frame) > 0)
+        if stands.any():
+            at = int(stands.argmax())
+            raise damaged(
+                self.root / "data",
+                f"frame_index goes from {frame[at]} to {frame[at + 1]} in episode {episode[at]}",
+            )
 
     def instructions(self) -> np.ndarray:
         """What is done at each frame, in words: [N] of str; an episode may have several.
@@ -173,7 +191,7 @@ class Dataset:
         try:
             tasks = pq.read_table(path).to_pandas()["task_index"]
         except (pa.ArrowInvalid, OSError, KeyError) as error:
-            raise DataError(f"{path} is unreadable ({brief(error)}): {NOT_FINALIZED}") from None
+            raise unreadable(path, error) from None
         words = {int(number): str(task) for task, number in tasks.items()}
         numbers = self.columns(["task_index"])["task_index"].reshape(-1)
         if missing := set(numbers.tolist()) - words.keys():
@@ -196,7 +214,10 @@ class Dataset:
         place = {k: row[f"data/{k}"] for k in ("chunk_index", "file_index")}
         path = self.root / self.info["data_path"].format(**place)
         only = [("episode_index", "=", row["episode_index"])]
-        files = pq.read_table(path, columns=[camera], filters=only)[camera]
+        files = self._table(path, [camera], only)[camera]
+        if len(files) != row["length"]:
+            what = f"it has {len(files)} frames of episode {row['episode_index']}"
+            raise damaged(path, f"{what}, meta/episodes lists {row['length']}")
         images = []
         for frame in frames:
             data = np.frombuffer(files[frame].as_py()["bytes"], np.uint8)
@@ -247,15 +268,24 @@ def open_datasets(path: str | pathlib.Path) -> list[Dataset]:
     return [Dataset(info.parents[1]) for info in inside]
 
 
-def as_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """A numeric column, [N] or [N, ...]."""
-    if pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type):
+def as_numpy(column: pa.ChunkedArray, width: int) -> np.ndarray:
+    """A column of numbers or flags, [N] or [N, width].
+
+    Raises:
+        ValueError: it holds something else; how its name goes on in a sentence.
+    """
+    is_vector = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
+    if is_vector:
         flat = column.combine_chunks()
-        width = len(flat[0])
-        return np.asarray(flat.flatten().to_numpy(zero_copy_only=False)).reshape(-1, width)
-    return np.asarray(column.to_numpy())
-
-
-def brief(error: Exception) -> str:
-    """First line of a message."""
-    return str(error).splitlines()[0]
+        widths = pc.list_value_length(flat).fill_null(0).to_numpy()
+        values = np.asarray(flat.flatten().to_numpy(zero_copy_only=False))
+    else:
+        widths = np.ones(len(column), np.int64)
+        values = np.asarray(column.to_numpy())
+    if values.dtype.kind not in "biuf":
+        empty = " with empty rows" * (column.null_count > 0)
+        raise ValueError(f"holds {column.type}{empty}, need numbers")
+    if (wrong := widths != width).any():
+        row = int(wrong.argmax())
+        raise ValueError(f"has {widths[row]} values in row {row}, {v3.INFO_PATH} says {width}")
+    return values.reshape(-1, width) if is_vector else values

@@ -29,6 +29,8 @@ ARRAYS = {
 }
 """What a pickle may call: (module, name)."""
 NEEDED = ("observations", "next_observations", "actions", "rewards", "dones")
+NUMBERS = ("rewards", "dones", "masks")
+"""One of each in a transition, the last where there is one."""
 INTERVENED = "intervene_action"
 """In a transition's `infos`: the action was a person's."""
 
@@ -110,7 +112,8 @@ def read_transitions(path: pathlib.Path) -> list[dict[str, Any]]:
     """The transitions of a file that HIL-SERL wrote; none where nothing came since the last one.
 
     Raises:
-        DataError: it is no such file, or calls something that builds no array.
+        DataError: it is no such file, calls something that builds no array, or a transition lacks
+            something, is not finite or of no shape that is known.
     """
     try:
         found = _Reader(io.BytesIO(path.read_bytes())).load()
@@ -119,11 +122,40 @@ def read_transitions(path: pathlib.Path) -> list[dict[str, Any]]:
             f"{path} is no pickle of arrays alone ({error}), and that was not run: save the "
             "transitions as plain dictionaries of NumPy arrays"
         ) from None
-    if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found[:1]):
+    if not isinstance(found, list) or not all(isinstance(row, Mapping) for row in found):
         raise DataError(f"{path} holds no list of transitions: give what HIL-SERL records")
-    if missing := [name for row in found[:1] for name in NEEDED if name not in row]:
-        raise DataError(f"{path}: transitions lack {', '.join(missing)}")
+    for number, row in enumerate(found):
+        if wrong := wrong_with(row):
+            raise DataError(f"{path}, transition {number}: {wrong}; mend it, or leave the file out")
     return found
+
+
+def wrong_with(row: Mapping[str, Any]) -> str | None:
+    """What is missing in a transition or of no use, None if all is well."""
+    if missing := [name for name in NEEDED if name not in row]:
+        return f"may not lack {', '.join(missing)}"
+    for name in ("observations", "next_observations"):
+        if not isinstance(row[name], Mapping) or not row[name]:
+            return f"{name} are no dictionary of arrays, or an empty one"
+        try:
+            observation_of(row[name])
+        except ValueError as error:
+            return str(error)
+    if not isinstance(row.get("infos") or {}, Mapping):
+        return "infos are no dictionary"
+    for name in ("actions", *(name for name in NUMBERS if name in row)):
+        try:
+            values = np.asarray(row[name], np.float32)
+        except (TypeError, ValueError, OverflowError):
+            return f"{name} are no numbers"
+        if not np.isfinite(values).all():
+            return f"{name} are not finite"
+        one = name in NUMBERS
+        fits = values.size == 1 if one else values.size and values.ndim < 2
+        if not fits:
+            need = "one number" if one else "a vector"
+            return f"{name} have shape {values.shape}, need {need}"
+    return None
 
 
 def episodes_of_transitions(
@@ -138,11 +170,11 @@ def episodes_of_transitions(
     its last reward is above 0. A leading axis of one observation (frame stacks) is dropped.
 
     Args:
-        transitions: in the order in which they were made.
+        transitions: in the order in which they were made, as `read_transitions` gives them.
         where: the file, for messages.
 
     Raises:
-        DataError: stacked frames, or transitions of different shapes.
+        DataError: transitions of different shapes.
     """
     begin = 0
     for end, transition in enumerate(transitions, start=1):
@@ -167,8 +199,8 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _episode(rows: Sequence[Mapping[str, Any]], where: pathlib.Path) -> Columns:
-    seen = [observation_of(row["observations"], where) for row in rows]
-    seen.append(observation_of(rows[-1]["next_observations"], where))
+    seen = [observation_of(row["observations"]) for row in rows]
+    seen.append(observation_of(rows[-1]["next_observations"]))
     actions = [np.asarray(row["actions"], np.float32) for row in rows]
     try:
         columns = {name: np.stack([row[name] for row in seen]) for name in seen[0]}
@@ -187,18 +219,31 @@ def _episode(rows: Sequence[Mapping[str, Any]], where: pathlib.Path) -> Columns:
     return columns
 
 
-def observation_of(entries: Mapping[str, Any], where: pathlib.Path) -> Columns:
-    """`state` as observation.state, images [H, W, 3] uint8 as observation.images.NAME."""
+def observation_of(entries: Mapping[str, Any]) -> Columns:
+    """`state` as observation.state, images [H, W, 3] uint8 as observation.images.NAME.
+
+    Raises:
+        ValueError: stacked frames, or something that is neither vector nor image.
+    """
     found: Columns = {}
     for name, value in entries.items():
-        array = np.asarray(value)
-        is_image = array.dtype == np.uint8
+        try:
+            array = np.asarray(value)
+            is_image = array.dtype == np.uint8
+            array = array if is_image else array.astype(np.float32)
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} of its observations holds no numbers") from None
         if array.ndim == (4 if is_image else 2):
             if len(array) != 1:
-                raise DataError(f"{where}: {name} stacks {len(array)} frames, need one")
+                raise ValueError(f"{name} stacks {len(array)} frames, need one")
             array = array[0]
+        shows = is_image and array.ndim == 3 and array.shape[2] in (3, 4)
+        if not array.size or not (shows or array.ndim < 2):
+            raise ValueError(
+                f"{name} has shape {array.shape}, need a vector or, of uint8, an image [H, W, 3]"
+            )
         key = VECTOR_KEYS[0] if name == "state" else f"observation.{name}"
         found[f"{IMAGE_PREFIX}{name}" if is_image else key] = (
-            array if is_image else np.atleast_1d(array.astype(np.float32))
+            array if is_image else np.atleast_1d(array)
         )
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from pld_ray.data import lerobot_format as v3
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.errors import DataError
+from pld_ray.data.summary import place
 
 FILE = "norm_stats.json"
 EPSILON = 1e-6
@@ -48,8 +49,8 @@ def compute_norm_stats(
         delta: dimensions whose action is a difference to the state at the window's start.
 
     Raises:
-        DataError: a column is missing, delta does not fit, H is longer than every episode, or
-            `start` marks no frame.
+        DataError: a column is missing or not finite, delta does not fit, H is longer than every
+            episode, or `start` marks no frame.
     """
     longest = int(dataset.lengths.max())
     if horizon > longest:
@@ -58,6 +59,7 @@ def compute_norm_stats(
             f"{longest} frames; lower it"
         )
     columns = dataset.columns(["observation.state", "action"])
+    check_finite(dataset, columns)
     # vectors of one value are scalars in a dataset
     state, action = (c.astype(np.float64).reshape(len(c), -1) for c in columns.values())
     relative = list(delta)
@@ -90,6 +92,19 @@ def compute_norm_stats(
         "state": running_stats(lambda: iter([state[starts]])),
         "actions": running_stats(windows),
     }
+
+
+def check_finite(dataset: Dataset, columns: Mapping[str, np.ndarray]) -> None:
+    """Refuse values of which there is no mean.
+
+    Raises:
+        DataError: naming dataset, column, episode and frame.
+    """
+    for name, values in columns.items():
+        spoilt = ~np.isfinite(values.reshape(len(values), -1)).all(1)
+        if spoilt.any():
+            where = place(spoilt, dataset.first_frames)
+            raise DataError(f"{dataset.root}: {name} is not finite {where}; leave the episode out")
 
 
 def running_stats(batches: Callable[[], Iterator[np.ndarray]]) -> NormStats:

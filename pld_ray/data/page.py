@@ -68,7 +68,7 @@ def facts(summary: DatasetSummary) -> dict[str, str]:
         for name, f in dataset.features.items()
         if name in dataset.cameras
     ]
-    tasks = list(dict.fromkeys(t for row in dataset.episodes for t in row["tasks"]))
+    tasks = list(dict.fromkeys(t for row in dataset.episodes for t in row.get("tasks") or []))
     return {
         "episodes": str(len(lengths)),
         "frames": f"{lengths.sum()} at {dataset.fps:g} per second, {seconds / 60:.1f} minutes",

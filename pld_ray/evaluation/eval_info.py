@@ -20,6 +20,8 @@ from envs.suites import find_task
 from pld_ray.config import EnvConfig
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.atomic import write_atomically
+from pld_ray.files.manifest import MANIFEST_FILE
+from pld_ray.runs.layout import read_json
 from pld_ray.statistics import wilson_interval
 
 
@@ -45,13 +47,18 @@ def in_task(
     ]
 
 
+def of_checkpoint(path: pathlib.Path) -> dict[str, Any]:
+    """For `extra`: which checkpoint was played, by its place and by its manifest's checksum."""
+    return {"checkpoint": str(path), "checksum": read_json(path / MANIFEST_FILE).get("checksum")}
+
+
 def write_eval_info(
     path: str | os.PathLike[str],
     episodes: Sequence[EpisodeResult],
     *,
     base: Sequence[EpisodeResult] | None = None,
     eval_s: float = 0.0,
-    base_eval_s: float = 0.0,
+    base_eval_s: float | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write `eval_info.json`, whole or not at all.
@@ -60,8 +67,9 @@ def write_eval_info(
         path: the file.
         episodes: of base + residual.
         base: of the base policy alone, if it was evaluated.
-        eval_s, base_eval_s: wall seconds that each evaluation took.
-        extra: further top-level keys, e.g. `task`, `checkpoint`, `env_steps`.
+        eval_s, base_eval_s: wall seconds that each evaluation took; None is not known, and
+            leaves `eval_s` and `eval_ep_s` of the base policy out.
+        extra: further top-level keys, e.g. `task`, `env_steps`, and those of `of_checkpoint`.
 
     Returns:
         What was written.
@@ -86,11 +94,14 @@ def write_eval_info(
     return info
 
 
-def lerobot_form(episodes: Sequence[EpisodeResult], eval_s: float) -> dict[str, Any]:
-    """The episodes as `per_task`, `per_group` and `overall`, key for key as LeRobot has them."""
+def lerobot_form(episodes: Sequence[EpisodeResult], eval_s: float | None) -> dict[str, Any]:
+    """The episodes as `per_task`, `per_group` and `overall`, key for key as LeRobot has them but
+    for the times that are not known."""
     by_task = _grouped(episodes, lambda e: (e.task_group, e.task_id))
     by_group = _grouped(episodes, lambda e: e.task_group)
-    timing = {"eval_s": eval_s, "eval_ep_s": eval_s / max(1, len(episodes))}
+    timing = (
+        {} if eval_s is None else {"eval_s": eval_s, "eval_ep_s": eval_s / max(1, len(episodes))}
+    )
     return {
         "per_task": [
             {"task_group": group, "task_id": task_id, "metrics": _task_metrics(rows)}

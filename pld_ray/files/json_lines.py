@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pathlib
@@ -25,8 +26,9 @@ def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
         data = line.encode()
         try:
             written = file.write(data)
-            if written != len(data):
-                raise OSError(f"{path}: only {written} of {len(data)} bytes were written")
+            if written != len(data):  # the disk is full
+                only = f"only {written} of {len(data)} bytes were written"
+                raise OSError(errno.ENOSPC, only, str(path))
             os.fsync(file.fileno())
         except OSError:
             file.truncate(size)

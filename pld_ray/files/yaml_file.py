@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 from typing import Any
 
 import yaml
@@ -12,6 +13,8 @@ MAX_BYTES = 1_000_000
 MAX_NODES = 100_000
 """Values of a file, each counted as often as its aliases repeat it."""
 MAX_DEPTH = 50
+ODD_NUMBER = re.compile(r"[+-]?(0[0-7_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+"""What YAML 1.1 reads in base 8 or 60, and hardly anybody who writes it: 010, 1:30."""
 
 
 class YamlError(ValueError):
@@ -90,7 +93,16 @@ def _count(node: yaml.Node, depth: int, seen: int) -> int:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping."""
+    """Refuses a key that stands twice in one mapping, and numbers in base 8 or 60."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        is_number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+        if is_number and ODD_NUMBER.fullmatch(str(node.value)):
+            raise YamlError(
+                f"{node.value[:80]} in line {node.start_mark.line + 1} would be a number in base "
+                "8 or 60: write it as a decimal one, or in quotes if it is a text"
+            )
+        return super().construct_scalar(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}

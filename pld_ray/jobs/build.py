@@ -51,11 +51,11 @@ from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.classifier_reward import with_classifier
 from pld_ray.rollout.entry_point import environment_class, make_checked
 from pld_ray.rollout.env_group import MakeEnv
-from pld_ray.rollout.factory import env_maker, make_base_policy, wanted_of
+from pld_ray.rollout.factory import env_maker, open_base_policy, wanted_of
 from pld_ray.rollout.live_view import check_view
 from pld_ray.rollout.make_intervenor import check_intervention
 from pld_ray.rollout.offline_cache import OfflineCache
-from pld_ray.rollout.vector_env import check_policy_matches, with_base_policy
+from pld_ray.rollout.vector_env import with_base_policy
 
 
 def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
@@ -93,9 +93,7 @@ def check_environment(
             `offline_cache` that holds something else.
     """
     if not learns:
-        config = dataclasses.replace(
-            config, demo_path=[], norm_stats=None, pretrained_critic=None, offline_cache=None
-        )
+        config = only_playing(config)
     check_start(config, learns, resumes)
     quiet_ray()
     try:
@@ -110,9 +108,8 @@ def check_environment(
         with contextlib.closing(open_environment(config)) as env:
             if config.env.environment_class is None and config.env.suite.startswith("libero_"):
                 resolve_assets(config.env.suite, config.env.assets)
-            policy = make_base_policy(config.policy.settings(), env.action_space)
-            observations, actions = check_policy_matches(
-                policy, env.observation_space, env.action_space
+            policy, observations, actions = open_base_policy(
+                config.policy, env.observation_space, env.action_space
             )
             here = config.runners.num_env_runners == 0  # else robot and device are at the runner
             if config.env.robot and here:
@@ -122,7 +119,7 @@ def check_environment(
             if learns:
                 check_demonstrations(config, algorithm, wanted)
             if config.norm_stats is not None:
-                Normalizer.of_state(config.norm_stats, wanted)
+                Normalizer.of_state(config.norm_stats, wanted, config.norm_stats_mode)
             if config.dump_interval:
                 frames_per_second(config)
             if not config.placement.env_runner:  # else the viewer is where the runner is
@@ -313,6 +310,14 @@ def check_memory(config: TrainConfig, replay_bytes: dict[str, int]) -> None:
         )
 
 
+def only_playing(config: TrainConfig) -> TrainConfig:
+    """A run that a checkpoint plays: what it was learnt from may be gone, and a learner that only
+    reads takes no GPU, wherever it was learnt."""
+    runners = dataclasses.replace(config.runners, num_gpus_per_learner=0.0)
+    gone: dict[str, Any] = {"norm_stats": None, "pretrained_critic": None, "offline_cache": None}
+    return dataclasses.replace(config, runners=runners, demo_path=[], **gone)
+
+
 def build_algorithm(config: TrainConfig) -> OffPolicy:
     """Build the algorithm; Ray must be running."""
     quiet_ray()
@@ -328,14 +333,13 @@ def running_algorithm(config: TrainConfig, learns: bool = True) -> Iterator[OffP
 
     Args:
         config: of a run.
-        learns: a learner that only reads a checkpoint takes no GPU, wherever it was learnt.
+        learns: see `only_playing`.
 
     Raises:
         ConfigError: no cluster answers, or it has no room.
     """
     if not learns:
-        runners = dataclasses.replace(config.runners, num_gpus_per_learner=0.0)
-        config = dataclasses.replace(config, runners=runners)
+        config = only_playing(config)
     with running_ray(config):
         check_cluster(config)
         algorithm = build_algorithm(config)

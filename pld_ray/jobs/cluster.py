@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pathlib
+import signal
 import socket
 import sys
 import time
@@ -53,6 +54,16 @@ def closed_stderr() -> Iterator[None]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
+
+
+@contextlib.contextmanager
+def without_hangups() -> Iterator[None]:
+    """Processes begun inside outlive the terminal's end, as long as this one, which saves then."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_ray(
@@ -140,17 +151,21 @@ def start_local(**arguments: Any) -> None:
     """
     for attempt in range(START_ATTEMPTS):
         try:
-            with closed_stderr():
+            with closed_stderr(), without_hangups():
                 ray.init("local", include_dashboard=False, **arguments)
         except Exception as error:  # of every kind, a bare one for a start that takes too long
             ray.shutdown()
             if TOO_SLOW in str(error) and attempt + 1 < START_ATTEMPTS:
                 logging.getLogger("pld_ray").warning("Ray has not started in time: once more")
                 continue
+            home = os.path.expanduser("~")
+            if str(getattr(error, "filename", None)).startswith(home):
+                see = f"set HOME ({home}) to a folder that can be written"
+            else:
+                see = "see that it is not overloaded and that RAY_TMPDIR (/tmp) has room"
             raise ConfigError(
-                f"Ray did not start on this machine ({last_line(error)}): see that it is not "
-                "overloaded and that RAY_TMPDIR (/tmp) has room, then start again, or join a "
-                "running cluster with --ray_address"
+                f"Ray did not start on this machine ({last_line(error)}): {see}, then start "
+                "again, or join a running cluster with --ray_address"
             ) from error
         else:
             return

@@ -9,7 +9,7 @@ from typing import Any
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.distill import DistillConfig
-from pld_ray.evaluation.eval_info import read_eval_info
+from pld_ray.evaluation.eval_info import of_checkpoint, read_eval_info
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.jobs.distill_table import Row
@@ -120,7 +120,7 @@ def outcomes_of_run(
     """
     info = known_info(teacher.run.path)
     found = outcomes_in(info, states)
-    if info.get("checkpoint") == str(teacher.checkpoint) and found is not None:
+    if of_checkpoint(teacher.checkpoint).items() <= info.items() and found is not None:
         return found
     folder = out / "evaluation" / f"residual-{teacher.task}"
     found = outcomes_in(known_info(folder), states)

@@ -12,7 +12,7 @@ from typing import Any
 from envs.bootstrap import RenderingUnavailableError, enable_rendering
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.errors import UserError
-from pld_ray.evaluation.eval_info import in_task, success_length, write_eval_info
+from pld_ray.evaluation.eval_info import in_task, of_checkpoint, success_length, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_atomically
 from pld_ray.files.manifest import CheckpointError
@@ -106,24 +106,29 @@ class Played:
         residual: of base + residual.
         base: of the base policy alone; None where nobody asked for it.
         repeats_base: whether base + residual at beta 0 does; None if it was not played.
-        eval_s: wall seconds of `residual`.
+        eval_s, base_eval_s: wall seconds of each; None for what was not played.
     """
 
     residual: Sequence[EpisodeResult]
     base: Sequence[EpisodeResult] | None
     repeats_base: bool | None
     eval_s: float
+    base_eval_s: float | None
 
 
 def play(algorithm: OffPolicy, n_episodes: int, parity: bool) -> Played:
     """Play the first `n_episodes` init states."""
     states = list(range(n_episodes))
+    base = base_eval_s = None
     clock = time.monotonic()
     residual = algorithm.evaluate_residual(states)
     eval_s = time.monotonic() - clock
-    base = algorithm.evaluate_base(states) if algorithm.compares or parity else None
+    if algorithm.compares or parity:
+        clock = time.monotonic()
+        base = algorithm.evaluate_base(states)
+        base_eval_s = time.monotonic() - clock
     equal = algorithm.evaluate_residual(states, 0.0) == base if parity else None
-    return Played(residual, base, equal, eval_s)
+    return Played(residual, base, equal, eval_s, base_eval_s)
 
 
 def write_figures(
@@ -143,7 +148,7 @@ def write_figures(
     """
     extra: dict[str, Any] = {
         "task": config.env.task,
-        "checkpoint": str(pathlib.Path(checkpoint).resolve()),
+        **of_checkpoint(pathlib.Path(checkpoint).resolve()),
     }
     if played.repeats_base is not None:
         extra["beta_zero_equals_base"] = played.repeats_base
@@ -152,6 +157,7 @@ def write_figures(
         in_task(played.residual, config.env, filmed),
         base=None if played.base is None else in_task(played.base, config.env, filmed),
         eval_s=played.eval_s,
+        base_eval_s=played.base_eval_s,
         extra=extra,
     )
 

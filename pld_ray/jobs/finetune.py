@@ -28,6 +28,8 @@ from pld_ray.jobs.finetune_loop import COMPONENTS
 from pld_ray.jobs.learners import check_gpus
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.options import check_paths
+from pld_ray.policies.lerobot_network import load_config
+from pld_ray.policies.lerobot_processors import load_processors
 from pld_ray.rollout.factory import env_maker
 from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
@@ -115,6 +117,9 @@ def check_finetune(config: FinetuneConfig, resumes: bool = False) -> Inputs:
         inputs = find_inputs(config)
         check_readable(inputs.checkpoint)
         check_frozen(inputs.checkpoint, config.algorithm.freeze)
+        if config.learners.num_learners == 0:  # else its tokeniser may be where they are alone
+            described = load_config(inputs.checkpoint, "cpu", None)
+            load_processors(inputs.checkpoint, described, "cpu", config.policy.tokenizer_path)
         states = config.evaluation.held_states + config.evaluation.validation_states
         for task in played_tasks(config):
             made: Any = env_maker({**config.env.settings(), "task": task})()

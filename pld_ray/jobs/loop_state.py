@@ -20,7 +20,14 @@ from pld_ray.files.manifest import (
     damaged,
     take_from_manifest,
 )
-from pld_ray.runs.layout import BEST, CANDIDATE, TRAINER_FILE
+from pld_ray.runs.layout import (
+    BEST,
+    CANDIDATE,
+    CURVE_FILE,
+    EVAL_INFO_FILE,
+    SUMMARY_FILE,
+    TRAINER_FILE,
+)
 from pld_ray.runs.run_dir import RunDir, checkpoint_steps, trainer_state
 
 BEST_FIELDS = ("best_success", "best_loss")
@@ -138,6 +145,15 @@ def finish_best(run: RunDir) -> None:
             run.rename_checkpoint(CANDIDATE, BEST)
     except CheckpointError:  # who loads it says so
         return
+
+
+def forget_end(run: RunDir) -> None:
+    """Remove the results of an end that the run goes on from, or goes back behind.
+
+    The next end writes them anew; until then they would pass for results of the `best` to come.
+    """
+    for name in (SUMMARY_FILE, EVAL_INFO_FILE, CURVE_FILE):
+        (run.path / name).unlink(missing_ok=True)
 
 
 def worth(state: dict[str, Any]) -> tuple[float, float]:

@@ -162,6 +162,8 @@ def send_tracked(run_dir: str | os.PathLike[str], tracking_uri: str | None = Non
     Raises:
         ConfigError: there is nothing to send, nowhere to send it, or the run is still going on.
     """
+    if not os.path.isdir(run_dir):
+        raise ConfigError(f"{run_dir}: no such folder")
     with config_errors():
         return send_left(run_dir, tracking_uri)
 

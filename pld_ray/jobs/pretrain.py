@@ -47,6 +47,11 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
         ConfigError: nothing to do, the critic is there already, or something in the configuration
             cannot work.
     """
+    if resume is not None and not getattr(config.algorithm, "calql_steps", 0):
+        raise ConfigError(
+            f"{resume} is no run of pld-ray pretrain: it has no Cal-QL steps; continue it with "
+            f"pld-ray train --resume={resume}"
+        )
     if config.algorithm.calql_steps == 0:
         raise ConfigError(
             "pld-ray pretrain with algorithm.calql_steps=0 has nothing to do: set it above 0, for "
@@ -69,7 +74,7 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
     check_environment(config, resumes=resume is not None)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
-            with run.work():
+            with run.disk_errors(), run.work():
                 return _pretrain(config, run, resume is not None)
         finally:
             close_logging()
@@ -95,7 +100,7 @@ def _pretrain(config: TrainConfig, run: RunDir, resumes: bool) -> dict[str, Any]
     started = time.time()
     logger = setup_logging(run.path)
     try:
-        with running_algorithm(config) as algorithm:
+        with run.disk_errors(), running_algorithm(config) as algorithm:
             algorithm.learners.failure_dir = str(run.path)
             if resumes:
                 restore(algorithm, run, logger)

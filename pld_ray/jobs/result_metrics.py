@@ -38,6 +38,12 @@ LEARNER_KEYS = (
 """Of the learners' metrics; each is `learner/<key>` of a row."""
 
 
+def learner_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """`learner/...` of an RLlib result; one that is not finite stays: the journal counts it."""
+    found = result.get("learners", {}).get("default_policy", {})
+    return {f"learner/{k}": float(found[k]) for k in LEARNER_KEYS if k in found}
+
+
 def pool_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     """`pool/...` of `BasePolicyPool.metrics()`: load, batches, latency, faults."""
     latency, batches = metrics["latency_ms"], metrics["batches"]
@@ -78,6 +84,12 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether there is a value at all."""
     return isinstance(value, int | float)
+
+
+def show(progress: TrainProgress | None, **changes: Any) -> None:
+    """Tell a display, if there is one."""
+    if progress is not None:
+        progress.update(**changes)
 
 
 def record_initialization(algorithm: OffPolicy, record: Any) -> None:

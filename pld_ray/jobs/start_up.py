@@ -6,14 +6,14 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from pld_ray.jobs.stop_request import hung_up, stop_signals
 
 
 class StartUp:
     """The steps of a start, each in a line as it begins, in the form of the progress display.
 
-    As a context, until `over` is called, SIGINT and SIGTERM raise KeyboardInterrupt with a sentence
-    for the user; where a library swallows that or makes another error of it, the next step, `over`
+    As a context, until `over` is called, `stop_signals` raise KeyboardInterrupt with a sentence for
+    the user; where a library swallows that or makes another error of it, the next step, `over`
     or the end of the context raises it again.
 
     Attributes:
@@ -38,8 +38,10 @@ class StartUp:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # Ray makes SystemExit of a SIGTERM that comes once it runs, before the next step
+        by_ray = self._armed and kind is SystemExit
         self._disarm()
-        if self._ended:  # whatever a library has made of the interrupt
+        if self._ended or by_ray:  # whatever a library has made of the interrupt
             self._raise()
 
     def step(self, name: str) -> None:
@@ -73,13 +75,14 @@ class StartUp:
 
     def _arm(self) -> None:
         """Take the signals, again where a library took them meanwhile (Ray takes SIGTERM)."""
-        for number in SIGNALS:
+        for number in stop_signals():
             present = signal.getsignal(number)
             if present != self._handle:
                 self._previous[number] = present
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        hung_up(number)
         self._ended = True
         self._raise()
 

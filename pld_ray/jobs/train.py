@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import pathlib
 import time
@@ -24,14 +23,12 @@ from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.reading import wall_before
-from pld_ray.runs.run_dir import RunDir, RunError, os_reason
+from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import check_trusted, remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.tags import cluster_in_words
-
-DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
 def train(
@@ -75,7 +72,7 @@ def train(
     check_environment(config, resumes=resume is not None)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
-            with run.work():
+            with run.disk_errors(), run.work():
                 resumes = resume is not None
                 if resumes:
                     run.keep_config(config)
@@ -84,14 +81,6 @@ def train(
                         return stopped_offline(run)
                     resumes = True
                 return _train(config, run, resumes, named, preset, start)
-        except OSError as error:
-            if error.errno not in DISK_ERRORS:
-                raise
-            again = f"continue with --resume={run.path}" if run.has_begun else "start again"
-            raise RunError(
-                f"{error.filename or run.path} cannot be written: {os_reason(error)}. Free space "
-                f"or mend the folder, then {again}"
-            ) from error
         finally:
             close_logging()
 
@@ -113,7 +102,7 @@ def _train(
     job = _Job(config, run, tracker, logger, started)
     own_ray = False
     try:
-        with told_of_end(tracker, logger) as end:
+        with told_of_end(tracker, logger) as end, run.disk_errors():
             start.step("Ray")
             own_ray = start_ray(config)
             if tracker is not None:
@@ -220,6 +209,7 @@ class _Job:
                     if restored is not None:
                         self.run_dir.go_on_from(restored)
                 else:
+                    self._algorithm.check_start()
                     self.run_dir.create(self.config)
                 if self.loop.run(start):
                     return self.loop.finish(self.started)

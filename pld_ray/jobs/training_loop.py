@@ -5,26 +5,33 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.intervention import ATTENDED
-from pld_ray.evaluation.eval_info import in_task, write_eval_info
+from pld_ray.evaluation.eval_info import in_task, of_checkpoint, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult, success_rate
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.jobs import offline_stage
 from pld_ray.jobs.base_evaluation import BaseEvaluation
 from pld_ray.jobs.buffer_dump import BufferDump
-from pld_ray.jobs.loop_state import LoopState, agree_with_best, finish_best, load_first, loop_state
+from pld_ray.jobs.loop_state import (
+    LoopState,
+    agree_with_best,
+    finish_best,
+    forget_end,
+    load_first,
+    loop_state,
+)
 from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import (
-    LEARNER_KEYS,
     flatten_result,
+    learner_metrics,
     pool_figures,
     record_initialization,
+    show,
     show_initialization,
 )
 from pld_ray.jobs.start_up import StartUp
@@ -41,7 +48,7 @@ from pld_ray.runs.layout import (
     METRICS_FILE,
     SUMMARY_FILE,
 )
-from pld_ray.runs.run_dir import RunDir, older_checkpoint
+from pld_ray.runs.run_dir import RunDir, checkpoint_steps, older_checkpoint
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.plots import plot_learning_curve
 from pld_ray.tracking.progress import TrainProgress
@@ -107,11 +114,13 @@ class TrainingLoop:
             raise CheckpointError(f"{error}; {advice}") from error
         if loaded is None:
             self.logger.warning("no checkpoint in %s yet: starting anew", self.run_dir.path)
-            self._go_back(0, keep=-1)
+            self._go_back(-1)
             return None
         agree_with_best(self.run_dir, self.state, loaded, self.keeps_best)
+        newest = self.run_dir.latest_checkpoint() or loaded
+        gives_up = checkpoint_steps(newest) > checkpoint_steps(loaded)
         steps = self.algorithm.env_steps
-        self._go_back(steps, keep=steps, updates=self.algorithm.updates)
+        self._go_back(steps, self.algorithm.updates, gives_up)
         self.logger.info("resumed %s at %d steps", loaded, steps)
         return loaded
 
@@ -119,13 +128,15 @@ class TrainingLoop:
         self.algorithm.load_checkpoint(str(checkpoint))
         self.state = loop_state(checkpoint, LoopState)
 
-    def _go_back(self, steps: int, keep: int, updates: int | None = None) -> None:
-        """Take journal and dumped episodes back to at most `keep` environment steps."""
-        self.journal.restore(keep, updates, self.algorithm.progress.calql_done)
+    def _go_back(self, steps: int, updates: int | None = None, gives_up: bool = False) -> None:
+        """Take journal and dumped episodes back to at most `steps`, and leave no end's results."""
+        if gives_up or not self.done:
+            forget_end(self.run_dir)
+        self.journal.restore(steps, updates, self.algorithm.progress.calql_done, gives_up)
         if self.dump is not None:
-            self.dump.go_back(keep)
+            self.dump.go_back(steps)
         if self.tracker is not None:
-            self.tracker.restored(steps)
+            self.tracker.restored(max(0, steps))
 
     def run(self, start: StartUp) -> bool:
         """Train until it is `done`; False when a stop was requested.
@@ -284,7 +295,7 @@ class TrainingLoop:
             in_task(episodes, self.config.env),
             base=in_task(base, self.config.env) if base else None,
             eval_s=eval_s,
-            extra={"task": self.config.env.task, "checkpoint": str(chosen), "env_steps": env_steps},
+            extra={"task": self.config.env.task, **of_checkpoint(chosen), "env_steps": env_steps},
         )
         held = {"eval/held_residual_success": residual_success}
         if base_success is not None:
@@ -336,15 +347,3 @@ class TrainingLoop:
         steps = self.algorithm.env_steps if env_steps is None else env_steps
         machine = self.system.sample(steps) if self.system is not None else {}
         self.logger.info(log_line(self.journal.append({"env_steps": steps, **row, **machine})))
-
-
-def learner_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """`learner/...` of an RLlib result; one that is not finite stays: the journal counts it."""
-    found = result.get("learners", {}).get("default_policy", {})
-    return {f"learner/{k}": float(found[k]) for k in LEARNER_KEYS if k in found}
-
-
-def show(progress: TrainProgress | None, **changes: Any) -> None:
-    """Tell a display, if there is one."""
-    if progress is not None:
-        progress.update(**changes)

@@ -18,7 +18,7 @@ from pld_ray.options.check import (
 from pld_ray.options.convert import as_type, from_text, is_plain_number
 from pld_ray.options.declare import Field, Option, fields_of, option, with_default, without_none
 from pld_ray.options.describe import accepted, choices_of, shown, type_name
-from pld_ray.options.paths import same_places, with_absolute_paths
+from pld_ray.options.paths import same_places, with_absolute_paths, with_home
 
 __all__ = [
     "LOCAL",
@@ -42,5 +42,6 @@ __all__ = [
     "values_of",
     "with_absolute_paths",
     "with_default",
+    "with_home",
     "without_none",
 ]

@@ -24,7 +24,7 @@ def is_plain_number(text: str) -> bool:
 def from_text(text: str, hint: Any) -> Any:
     """A flag's text as the annotation wants it, where that is plain; else unchanged."""
     inner, optional = without_none(hint)
-    if optional and text in ("", "null", "None", "~"):
+    if optional and text in ("null", "None", "~"):
         return None
     if inner is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import os
@@ -39,6 +40,19 @@ def with_absolute_paths(
     return config
 
 
+def with_home(value: Any) -> Any:
+    """A path, or each of a list of them, with the home folder in place of `~`.
+
+    A shell leaves it in `--output_dir=~/run`.
+    """
+    if isinstance(value, list):
+        return [with_home(item) for item in value]
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):  # what no path can hold is refused elsewhere
+            return os.path.expanduser(value)
+    return value
+
+
 def absolute(
     value: str, declared: Option, folder: pathlib.Path, copied: pathlib.Path | None = None
 ) -> str:
@@ -58,5 +72,5 @@ def same_places(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(same_places(one[k], other[k]) for k in one)
     if isinstance(one, str) and isinstance(other, str):
-        return os.path.abspath(one) == os.path.abspath(other)
+        return os.path.abspath(with_home(one)) == os.path.abspath(with_home(other))
     return bool(one == other)

@@ -19,6 +19,8 @@ EMBEDDED_ACT = EMBEDDED_WEIGHTS / "pld_tabletop_act"
 """The one that is taken where none is named."""
 
 CONFIG = "config.json"
+RUN_CONFIG = "config.yaml"
+"""Of a run of ours, which is no policy."""
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 PREPROCESSOR = "policy_preprocessor.json"
@@ -104,9 +106,7 @@ def open_checkpoint(path: str | Path | None, instead: str = LOCAL_WAY) -> Policy
     else:
         directory, from_hub = _download(str(path), instead), True
     directory = directory.absolute()
-    config = _read_json(
-        directory / CONFIG, "a LeRobot pretrained directory has one: save with save_pretrained()"
-    )
+    config = _read_json(directory / CONFIG, _hint(directory))
     if not isinstance(config.get("type"), str):
         raise ValueError(
             f"{directory / CONFIG} has no 'type': it must name the LeRobot policy type, e.g. 'act'"
@@ -194,7 +194,10 @@ def _processor_files(file: Path) -> list[Path]:
         "with lerobot/processor/migrate_policy_normalization.py"
     )
     files = [file]
-    for step in _read_json(file, hint).get("steps", []):
+    steps = _read_json(file, hint).get("steps", [])
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise ValueError(f"{file}: 'steps' must be a list of objects: copy it again")
+    for step in steps:
         # a step may also name any Python class, which LeRobot imports and calls
         if "registry_name" not in step:
             raise ValueError(
@@ -204,6 +207,14 @@ def _processor_files(file: Path) -> list[Path]:
         if state_file := step.get("state_file"):
             files.append(_existing(file.parent / _plain_name(state_file, file), file))
     return files
+
+
+def _hint(directory: Path) -> str:
+    """Where `config.json` comes from; a run and its checkpoints have none."""
+    for folder in (directory, *directory.parents[:2]):
+        if (folder / RUN_CONFIG).is_file():
+            return f"`pld-ray export {folder} --to=DIR` writes what this run has learnt as a policy"
+    return "a LeRobot pretrained directory has one: save with save_pretrained()"
 
 
 def _plain_name(name: Any, named_in: Path) -> str:
@@ -223,7 +234,7 @@ def _read_json(file: Path, hint: str) -> dict[str, Any]:
         raise FileNotFoundError(f"{file} is missing: {hint}")
     try:
         content = json.loads(file.read_text())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{file} is not valid JSON ({error}): copy it again") from None
     if not isinstance(content, dict):
         raise ValueError(f"{file} must hold a JSON object, not a {type(content).__name__}")

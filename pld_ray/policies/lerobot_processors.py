@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from lerobot.configs import PreTrainedConfig
 from lerobot.policies import make_pre_post_processors
 
-from pld_ray.policies.checkpoint import PREPROCESSOR, PolicyCheckpoint
+from pld_ray.policies.checkpoint import CONFIG, PREPROCESSOR, PolicyCheckpoint
+from pld_ray.policies.lerobot_names import needed_features
 
 RENAME, TOKENIZER, DEVICE = (
     "rename_observations_processor",
@@ -32,7 +34,8 @@ def load_processors(
 
     Raises:
         FileNotFoundError: the tokeniser is not on this machine.
-        ValueError: a pipeline cannot be built.
+        ValueError: a pipeline cannot be built, or its statistics are of another width or not
+            finite.
     """
     steps = {step["registry_name"]: step for step in checkpoint.processor_steps(PREPROCESSOR)}
     overrides: dict[str, dict[str, Any]] = {
@@ -48,7 +51,7 @@ def load_processors(
             "padding": "max_length",
         }
     try:
-        return make_pre_post_processors(
+        processors = make_pre_post_processors(
             config,
             pretrained_path=str(checkpoint.directory),
             preprocessor_overrides={k: v for k, v in overrides.items() if k in steps},
@@ -57,6 +60,27 @@ def load_processors(
         raise ValueError(
             f"the processors of {checkpoint.directory} cannot be built: {error}"
         ) from error
+    _try_processors(processors, config, checkpoint)
+    return processors
+
+
+def _try_processors(processors: tuple[Any, Any], config: Any, checkpoint: PolicyCheckpoint) -> None:
+    """Refuse statistics that do not fit the policy's features, or make NaN of zeros."""
+    preprocess, postprocess = processors
+    zeros = {name: torch.zeros(1, *shape) for name, shape in needed_features(config).items()}
+    action = torch.zeros(1, 1, *config.output_features["action"].shape)
+    try:
+        made = [*preprocess({**zeros, "task": [""]}).values(), postprocess(action)]
+    except Exception as error:
+        raise ValueError(
+            f"the processors of {checkpoint.directory} do not fit what {CONFIG} declares: {error}"
+        ) from error
+    numbers = (value for value in made if isinstance(value, torch.Tensor))
+    if not all(value.isfinite().all() for value in numbers):
+        raise ValueError(
+            f"the processors of {checkpoint.directory} have statistics that are not finite: copy "
+            "them again from where the policy was trained"
+        )
 
 
 def saved_rename_map(checkpoint: PolicyCheckpoint) -> dict[str, str]:

@@ -8,10 +8,15 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from pld_ray.errors import UserError
 from pld_ray.policies.lerobot_names import NamedFeatures, missing_observations
 
 BATCH_ROWS = 8
 """Default rows of every network call, see `LeRobotBasePolicy`."""
+
+
+class PolicyError(UserError, RuntimeError):
+    """A policy answers what cannot be played."""
 
 
 class Prediction(NamedTuple):
@@ -172,6 +177,24 @@ class PolicyDescription:
                 "the last"
             )
         return num_rows
+
+
+def check_acts(policy: BasePolicy, where: str) -> None:
+    """Ask a policy for one chunk, on zeros: nothing has to be simulated, or moved, for that.
+
+    Args:
+        policy: loaded.
+        where: begins the message; its folder.
+
+    Raises:
+        ValueError: it cannot answer, or answers what is not finite.
+    """
+    try:
+        chunks = policy.infer(PolicyDescription.of(policy).zeros(1), [""], [0], [0]).chunks
+    except Exception as error:  # of many kinds; what the user can mend is the folder
+        raise ValueError(f"{where} does not answer: {error}") from error
+    if not np.isfinite(chunks).all():
+        raise ValueError(f"{where} answers with actions that are not finite: train it anew")
 
 
 def is_image(key: str, shape: tuple[int, ...]) -> bool:

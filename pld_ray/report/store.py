@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Any
 
 from pld_ray.config import ConfigError
-from pld_ray.report.runs import HISTORIES, LATEST, PARENT_TAG, Run
+from pld_ray.report.runs import HELD_SUCCESS, HISTORIES, LATEST, PARENT_TAG, WALL_S, Run
 from pld_ray.report.series import Series
 from pld_ray.tracking.mlflow_record import CHANGED, check_sqlite
 
@@ -42,11 +44,10 @@ def load_runs(tracking_uri: str, run_ids: Sequence[str]) -> list[tuple[Run, list
                 if key in run.data.metrics
             ]
             histories = pool.map(lambda which: _history(client, *which), wanted)
-            metrics: dict[str, dict[str, Series]] = {run_id: {} for run_id in found}
-            for (run_id, key), series in zip(wanted, histories, strict=True):
-                if len(series):
-                    metrics[run_id][key] = series
-    runs = {run_id: _run(run, metrics[run_id]) for run_id, run in found.items()}
+            points: dict[str, dict[str, list[Any]]] = {run_id: {} for run_id in found}
+            for (run_id, key), history in zip(wanted, histories, strict=True):
+                points[run_id][key] = history
+    runs = {run_id: _run(run, points[run_id]) for run_id, run in found.items()}
     lists = [[runs[run.info.run_id] for run in family] for family in families]
     return [(first, rest) for first, *rest in lists]
 
@@ -104,15 +105,41 @@ def _family(client: Any, run_id: str) -> list[Any]:
     return found
 
 
-def _history(client: Any, run_id: str, key: str) -> Series:
-    """Every value of a metric but NaN."""
-    points = sorted(client.get_metric_history(run_id, key), key=lambda m: (m.step, m.timestamp))
-    return Series.of([(m.step, m.value) for m in points if m.value == m.value])
+def _history(client: Any, run_id: str, key: str) -> list[Any]:
+    """Every point of a metric but NaN, in the order in which they were logged."""
+    points = sorted(client.get_metric_history(run_id, key), key=lambda m: m.timestamp)
+    return [m for m in points if m.value == m.value]
 
 
-def _run(run: Any, metrics: dict[str, Series]) -> Run:
+class _Training:
+    """When a run was at which step: it may have gone on after a point, or back behind it.
+
+    Args:
+        rows: points of a metric that each row of the training has, in the order of logging.
+    """
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._times = [row.timestamp for row in rows]
+        self._least = [*accumulate((row.step for row in reversed(rows)), min)][::-1]
+
+    def least_step_after(self, point: Any) -> float:
+        """Of the training after a point was logged; infinite where there was none."""
+        later = bisect_right(self._times, point.timestamp)
+        return self._least[later] if later < len(self._least) else math.inf
+
+    def keeps(self, point: Any) -> bool:
+        """Whether training has not gone back behind a point, nor on from it if it is of an end."""
+        step = self.least_step_after(point)
+        return step == math.inf if point.key == HELD_SUCCESS else step >= point.step
+
+
+def _run(run: Any, points: dict[str, list[Any]]) -> Run:
     info, data = run.info, run.data
-    newest = {key: data.metrics.get(key, math.nan) for key in LATEST}
+    training = _Training(points.get(WALL_S, []))
+    kept = {key: [(m.step, m.value) for m in points[key] if training.keeps(m)] for key in points}
+    metrics = {key: Series.of(found) for key, found in kept.items() if found}
+    newest = [m for m in data.to_proto().metrics if m.value == m.value and training.keeps(m)]
+    latest = {m.key: m.value for m in newest if m.key in LATEST}
     # of a run that goes on with other settings MLflow keeps the first, see `MlflowRun.log_params`
     changed = {k.removeprefix(CHANGED): v for k, v in data.tags.items() if k.startswith(CHANGED)}
     return Run(
@@ -125,5 +152,5 @@ def _run(run: Any, metrics: dict[str, Series]) -> Run:
         {**data.params, **changed},
         dict(data.tags),
         metrics,
-        {key: value for key, value in newest.items() if value == value},  # NaN is not recorded
+        latest,
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import pathlib
 from typing import Any
 
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.policies import base_policy_fingerprint
+from pld_ray.rllib.checkpoints import local_folder
 from pld_ray.rllib.collection import BaseCollection
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.learners import Learners
@@ -48,7 +48,7 @@ class ResidualSAC(OffPolicy):
         """
         if (found := self.progress.base_policy) is not None:
             path = self.config.base_policy_options.path
-            check_trained_on(pathlib.Path(checkpoint_dir), found, path)
+            check_trained_on(local_folder(checkpoint_dir), found, path)
         super().load_checkpoint(checkpoint_dir)
 
     def check_start(self) -> None:

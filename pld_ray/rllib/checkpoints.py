@@ -80,11 +80,11 @@ class Checkpoints(Algorithm):
             CheckpointError: the folder is no checkpoint of ours, or a file of it is damaged.
             ValueError: a part of it is of other spaces or of another number of learners.
         """
-        folder = pathlib.Path(checkpoint_dir)
+        folder = local_folder(checkpoint_dir)
         state = read_progress(folder)
         self.drain()
         try:
-            self.learners.load(checkpoint_dir)
+            self.learners.load(str(folder))
             self.progress.restore(state)
             if self.progress.phase == "collect":
                 self.collection.load(folder)

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import fields
+from inspect import signature
 from typing import Any, ClassVar, Literal, Self
 
 import gymnasium as gym
@@ -25,8 +26,8 @@ from pld_ray.networks.encoders import image_shapes
 from pld_ray.options import Field, check_options, fields_of, fits, unfit
 from pld_ray.pool import PoolSpec
 from pld_ray.replay import ReplaySchema
+from pld_ray.rllib import unused_settings
 from pld_ray.rllib.policy_encoder import with_policy_encoder
-from pld_ray.rllib.unused_settings import check_settings, other_name_of, without_search_space
 from pld_ray.rollout import factory
 
 RUN_KEYS = (
@@ -36,15 +37,6 @@ RUN_KEYS = (
     *("norm_stats", "norm_stats_mode", "env.control_hz"),
 )
 """Keys of a run, beside the learner's parameters, for which RLlib has no setting of its own."""
-
-
-def options_of(run_class: Any) -> dict[str, Field]:
-    """Attribute of an algorithm's configuration -> the option that declares it."""
-    return {
-        field.key.rpartition(".")[2]: field
-        for field in fields_of(run_class)
-        if field.key.startswith("algorithm.") or field.key in RUN_KEYS
-    }
 
 
 class OffPolicyConfig(AlgorithmConfig):
@@ -58,7 +50,7 @@ class OffPolicyConfig(AlgorithmConfig):
     """The command line's configuration of the same algorithm."""
     params_class: ClassVar[type[LearnerParams]]
     base_policy_check_room: bool = PlacementConfig.check
-    train_batch_size_per_learner: Any = other_name_of("batch_size")  # type: ignore[assignment]
+    train_batch_size_per_learner: Any = unused_settings.other_name_of("batch_size")  # type: ignore[assignment]
     collects: ClassVar[bool] = False
     """Whether a base policy's data is collected before the first update, which a cache may keep."""
 
@@ -104,7 +96,12 @@ class OffPolicyConfig(AlgorithmConfig):
     @classmethod
     def options(cls) -> dict[str, Field]:
         """Attribute -> the option that declares it."""
-        return options_of(cls.run_class)
+        run_class: Any = cls.run_class
+        return {
+            field.key.rpartition(".")[2]: field
+            for field in fields_of(run_class)
+            if field.key.startswith("algorithm.") or field.key in RUN_KEYS
+        }
 
     @classmethod
     def of_run(cls, run: TrainConfig) -> Self:
@@ -151,17 +148,24 @@ class OffPolicyConfig(AlgorithmConfig):
         config.base_policy_check_room = placement.check
         return config
 
+    def environment(self, env: Any = NotProvided, **kwargs: Any) -> Self:  # type: ignore[override]
+        unused_settings.check_mapping("environment(env_config)", kwargs.get("env_config", {}))
+        super().environment(env, **kwargs)
+        return self
+
     def training(self, **kwargs: Any) -> Self:
         """Set anything in `options`, or RLlib's own `training` settings.
 
-        These are the fields of the algorithm's parameters, and `sample_steps`, `sampling`,
-        `publish_interval`, `max_staleness`, `stall_timeout_s` (of `RunnersConfig`),
-        `offline_cache`, `collection_seed` and `pretrained_critic` (of `TrainConfig`), `control_hz`
-        (of `EnvConfig`). A Tune search space stands in for any value; `validate` checks it.
+        These are the fields of the algorithm's parameters, and those of `RunnersConfig`,
+        `TrainConfig` and `EnvConfig` in `RUN_KEYS`. A Tune search space stands in for any value;
+        `validate` checks it.
 
         Raises:
             TypeError: a name that does not exist.
         """
+        unused_settings.check_names(
+            "training", kwargs, [*self.options(), *signature(super().training).parameters]
+        )
         for name in self.options().keys() & kwargs.keys() - {"gamma"}:
             setattr(self, name, kwargs.pop(name))
         if "train_batch_size_per_learner" in kwargs:
@@ -199,7 +203,7 @@ class OffPolicyConfig(AlgorithmConfig):
         Raises:
             TypeError: a name that does not exist.
         """
-        without_search_space("base_policy", options)
+        unused_settings.without_search_space("base_policy", options, PolicyConfig)
         if options.get("path") is not None:
             options["path"] = str(options["path"])
         self.base_policy_options = dataclasses.replace(self.base_policy_options, **options)
@@ -218,7 +222,7 @@ class OffPolicyConfig(AlgorithmConfig):
         Raises:
             TypeError: a name that does not exist.
         """
-        without_search_space("human", options)
+        unused_settings.without_search_space("human", options, InterventionConfig)
         self.intervention = dataclasses.replace(self.intervention, **options)
         return self
 
@@ -233,7 +237,7 @@ class OffPolicyConfig(AlgorithmConfig):
         return self.params_class(**with_policy_encoder(params, self.base_policy_options))
 
     def validate(self) -> None:
-        check_settings(self)
+        unused_settings.check_settings(self)
         super().validate()
         self.learner_params().validate()
         check_options(self.base_policy_options, "base_policy.")
@@ -242,12 +246,8 @@ class OffPolicyConfig(AlgorithmConfig):
         for name, field in self.options().items():
             if not fits(getattr(self, name), field.hint, field.option):
                 raise ValueError(unfit(f"training.{name}", getattr(self, name), field))
-        check_sampling(
-            self.sampling,
-            1 if self.in_evaluation else self.num_env_runners,
-            self.publish_interval,
-            self.max_staleness,
-        )
+        runners = 1 if self.in_evaluation else self.num_env_runners
+        check_sampling(self.sampling, runners, self.publish_interval, self.max_staleness)
 
     @property
     def uses_pool(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.tune.registry import ENV_CREATOR, _global_registry
 from ray.tune.search.sample import Domain
 
+from pld_ray.options import fields_of, fits, shown, unfit
 from pld_ray.rollout import factory
 
 LEARNING_RATES = "training(actor_lr=..., critic_lr=...)"
@@ -48,6 +51,20 @@ INSTEAD = {
     "offline_data(input_)": ("input_", "training(demo_path=...)"),
 }
 """Setting -> the configuration's attribute, and what to use in its place."""
+IN_TRAINING = {
+    "env_runners(rollout_fragment_length)": (
+        "rollout_fragment_length",
+        "training(sample_steps=...)",
+    )
+}
+"""The same of settings to which RLlib itself gives another value for evaluations."""
+COUNTS = {
+    "env_runners(num_env_runners)": "runners.num_env_runners",
+    "env_runners(num_envs_per_env_runner)": "runners.num_envs_per_env_runner",
+    "learners(num_learners)": "runners.num_learners",
+    "evaluation(evaluation_num_env_runners)": "evaluation.num_env_runners",
+}
+"""Setting -> the option of the command line that declares what it takes."""
 EXPLORING = "training's options of exploration; evaluations play without it"
 OF_EPISODES = (
     *("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"),
@@ -65,10 +82,7 @@ def check_settings(config: Any) -> None:
     Raises:
         ValueError: naming the setting and what to use in its place.
     """
-    usual = type(config)()
-    for setting, (name, instead) in INSTEAD.items():
-        if getattr(config, name) != getattr(usual, name):
-            raise ValueError(f"{setting} changes nothing here: use {instead}")
+    check_usual(config, INSTEAD)
     seed = config.seed
     if seed is not None and not (isinstance(seed, int | np.integer) and 0 <= seed < 2**31):
         raise ValueError(f"debugging(seed={seed!r}): must be a whole number from 0 to 2**31 - 1")
@@ -81,6 +95,14 @@ def check_settings(config: Any) -> None:
     check_api(config)
     if not config.in_evaluation:
         check_training(config)
+
+
+def check_usual(config: Any, table: Mapping[str, tuple[str, str]]) -> None:
+    """Refuse another value than the default of a setting that changes nothing."""
+    usual = type(config)()
+    for setting, (name, instead) in table.items():
+        if getattr(config, name) != getattr(usual, name):
+            raise ValueError(f"{setting} changes nothing here: use {instead}")
 
 
 def check_api(config: Any) -> None:
@@ -107,6 +129,12 @@ def no_vector_env(name: Any) -> TypeError:
 
 def check_training(config: Any) -> None:
     """What is asked of the configuration of training, and not of that of evaluations."""
+    check_usual(config, IN_TRAINING)
+    declared = {field.key: field for field in fields_of(config.run_class)}
+    for setting, key in COUNTS.items():
+        field, value = declared[key], getattr(config, setting.partition("(")[2][:-1])
+        if not fits(value, field.hint, field.option):
+            raise ValueError(unfit(setting, value, field))
     if not config.explore:
         raise ValueError(f"env_runners(explore=False) changes nothing here: use {EXPLORING}")
     states = config.held_init_states
@@ -169,12 +197,36 @@ def overrides(classes: Any, name: str) -> bool:
     )
 
 
-def without_search_space(method: str, options: Mapping[str, Any]) -> None:
-    """Refuse a Tune search space in options that Tune does not look into.
+def check_names(method: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a name that a method does not take, with the closest one that it takes.
 
     Raises:
-        ValueError: naming the option.
+        TypeError: naming it.
     """
+    for name in {*given} - {*known}:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise TypeError(f"{method}({name}) does not exist{hint}")
+
+
+def check_mapping(setting: str, value: Any) -> None:
+    """Refuse what is no mapping of names.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{setting}={shown(value)}: must be a mapping of names to values")
+
+
+def without_search_space(method: str, options: Mapping[str, Any], taken: type) -> None:
+    """Refuse names that are no field of `taken`, and a Tune search space in options that Tune does
+    not look into.
+
+    Raises:
+        TypeError, ValueError: naming the option.
+    """
+    check_names(method, options, [field.name for field in dataclasses.fields(taken)])
     for name, value in options.items():
         if isinstance(value, Domain) or (isinstance(value, Mapping) and "grid_search" in value):
             raise ValueError(

@@ -14,13 +14,15 @@ from ray.tune.registry import ENV_CREATOR, _global_registry, register_env
 
 import envs
 from pld_ray.config.groups import ROBOT_ENV
+from pld_ray.config.policy import PolicyConfig
 from pld_ray.data.demonstrations import Wanted
-from pld_ray.policies import BasePolicy, NoBasePolicy
+from pld_ray.policies import EMBEDDED_ACT, BasePolicy, NoBasePolicy
+from pld_ray.policies.protocol import check_acts
 from pld_ray.rollout.classifier_reward import classified
 from pld_ray.rollout.entry_point import environment_class
 from pld_ray.rollout.env_group import EnvGroup, InProcessEnvs, MakeEnv
 from pld_ray.rollout.subprocess_envs import SubprocessEnvs
-from pld_ray.rollout.vector_env import BaseActionVectorEnv
+from pld_ray.rollout.vector_env import BaseActionVectorEnv, check_policy_matches
 
 ENV_NAME = "pld_ray"
 """Name under which the vector environment is registered with Ray."""
@@ -74,7 +76,13 @@ def env_maker(settings: Mapping[str, Any]) -> MakeEnv:
     """A picklable function that makes one environment from its settings."""
     if folder := settings.get(CLASSIFIER):
         return classified(env_maker(unjudged(settings)), folder)
-    entry_point = settings.get("entry_point")
+    entry_point, suite = settings.get("entry_point"), settings.get("suite", "")
+    if not isinstance(suite, str):
+        raise ValueError(f"env_config: suite={suite!r} must be a text")
+    if not isinstance(settings.get("kwargs") or {}, Mapping):
+        raise ValueError(
+            f"env_config: kwargs={settings['kwargs']!r} must be a mapping of arguments"
+        )
     known = ENV_KEYS if entry_point is None else {"entry_point", "kwargs", "render_mode"}
     unknown = sorted(set(settings) - known)
     if unknown:
@@ -132,6 +140,21 @@ def make_base_policy(policy: BasePolicy | Mapping[str, Any], action_space: gym.S
     from pld_ray.policies import load_base_policy
 
     return load_base_policy(**arguments)
+
+
+def open_base_policy(
+    config: PolicyConfig, observations: gym.Space, actions: gym.Space
+) -> tuple[BasePolicy, gym.spaces.Dict, gym.spaces.Box]:
+    """The policy of a run, which has answered once, and the environment's spaces that it fits.
+
+    Raises:
+        FileNotFoundError, ValueError: it cannot be loaded, does not fit, or does not answer.
+    """
+    policy = make_base_policy(config.settings(), actions)
+    spaces = check_policy_matches(policy, observations, actions)
+    if config.placement == "inline" and not config.compile:  # a pool warms up where its GPU is
+        check_acts(policy, f"base policy {config.path or EMBEDDED_ACT}")
+    return policy, *spaces
 
 
 def wanted_of(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pld_ray.config import ConfigError
 from pld_ray.files.json_lines import append_line, mend_lines, read_lines, write_lines
 from pld_ray.runs.layout import RESTARTS_FILE
 
@@ -21,6 +22,8 @@ TIME = "time/unix_ms"
 NON_FINITE = "tracking/non_finite"
 """How many metrics of a row were NaN or infinite: they are null in it, and absent from MLflow."""
 RESTART = "restart"
+GIVEN_UP = "given_up_after"
+"""Of a restart from a checkpoint that is not the newest: its environment steps."""
 CALQL_STEPS = "calql/steps"
 """Of a row of the critic's initialisation: its steps so far."""
 
@@ -40,7 +43,7 @@ class Journal:
         on_append: may be set to what is to see each row that was written.
 
     Raises:
-        ValueError: the file holds a line, other than a torn last one, that is no report.
+        ConfigError: the file holds a line, other than a torn last one, that is no report.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -48,7 +51,7 @@ class Journal:
         self.restarts_path = self.path.with_name(RESTARTS_FILE)
         self.on_append: Callable[[Row], None] = lambda row: None
         self._lock = threading.Lock()
-        rows = mend_lines(self.path, "report") + mend_lines(self.restarts_path, "report")
+        rows = reports(self.path, mend_lines) + reports(self.restarts_path, mend_lines)
         self._last_ms = max((int(row.get(TIME, 0)) for row in rows), default=0)
         self._is_restart = bool(rows)
 
@@ -75,7 +78,11 @@ class Journal:
         return checked
 
     def restore(
-        self, env_steps: int, updates: int | None = None, calql_steps: int | None = None
+        self,
+        env_steps: int,
+        updates: int | None = None,
+        calql_steps: int | None = None,
+        gives_up: bool = False,
     ) -> None:
         """Training goes back to a checkpoint: later rows go, because they will be written again.
 
@@ -84,13 +91,14 @@ class Journal:
             updates: of the checkpoint; rows of the same environment step from the first one of
                 more updates on are later too. An offline phase has nothing but these.
             calql_steps: of the checkpoint; the same of Cal-QL, which counts no updates.
+            gives_up: there are newer checkpoints, which are given up with all that was measured.
         """
         with self._lock:
             rows = read_history(self.path) if self.path.is_file() else []
             kept, left = split_at(rows, env_steps, updates, calql_steps)
             for row in left:
                 append_line(self.restarts_path, row)
-            self._note_restart()
+            self._note_restart({GIVEN_UP: env_steps} if gives_up else {})
             if left:
                 write_lines(self.path, kept)
 
@@ -115,8 +123,8 @@ class Journal:
             self._last_ms = max(self._last_ms, after)
             return self._next_ms()
 
-    def _note_restart(self) -> None:
-        append_line(self.restarts_path, {TIME: self._next_ms(), RESTART: True})
+    def _note_restart(self, about: Mapping[str, Any] | None = None) -> None:
+        append_line(self.restarts_path, {TIME: self._next_ms(), RESTART: True, **(about or {})})
         self._is_restart = False
 
     def _next_ms(self) -> int:
@@ -147,20 +155,28 @@ def read_history(path: str | os.PathLike[str]) -> list[Row]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: another line is no report, naming file and line.
+        ConfigError: another line is no report, naming file and line.
     """
     path = pathlib.Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such metrics file")
-    rows = read_lines(path, "report")
+    rows = reports(path, read_lines)
     for number, row in enumerate(rows, start=1):
         try:
             row["env_steps"] = int(row["env_steps"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
+            raise ConfigError(
                 f"{path}, line {number} is no report ({error!r}): mend or delete that line"
             ) from error
     return rows
+
+
+def reports(path: pathlib.Path, read: Callable[[pathlib.Path, str], list[Row]]) -> list[Row]:
+    """`read_lines` or `mend_lines` of a file of reports, with an error for a user."""
+    try:
+        return read(path, "report")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def checked_row(row: Mapping[str, Any]) -> Row:

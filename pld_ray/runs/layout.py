@@ -55,6 +55,12 @@ def trial_folder(sweep: pathlib.Path, name: str) -> pathlib.Path:
     return sweep / TRIALS / name
 
 
+def run_around(path: pathlib.Path) -> pathlib.Path | None:
+    """The folder of the run in which another folder lies, as a checkpoint does."""
+    around = path.resolve().parents[:2]
+    return next((folder for folder in around if (folder / CONFIG_FILE).is_file()), None)
+
+
 def read_json(path: pathlib.Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or damaged."""
     try:

@@ -36,6 +36,7 @@ class Metrics:
     least: float | None = None
     validation_base: float | None = None
     held: float | None = None
+    """None, too, where the run has gone on since."""
     last: dict[str, Any] = field(default_factory=dict)
     """The newest value of every metric."""
 
@@ -70,7 +71,7 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
     metrics = Metrics()
     if not path.is_file():
         return metrics
-    lines = path.read_bytes().split(b"\n")
+    lines, held_at = path.read_bytes().split(b"\n"), 0
     for number, line in enumerate(lines):
         if not (everything or b'"eval/' in line or number >= len(lines) - 2):
             continue
@@ -91,7 +92,10 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
         same = row.get("eval/validation_base_success", metrics.validation_base)
         metrics.validation_base = same
         metrics.base = row.get("eval/held_base_success", row.get("eval/base_success", metrics.base))
-        metrics.held = row.get("eval/held_residual_success", metrics.held)
+        if "eval/held_residual_success" in row:
+            metrics.held, held_at = row["eval/held_residual_success"], int(row["env_steps"])
+    if metrics.env_steps > held_at:
+        metrics.held = None
     return metrics
 
 

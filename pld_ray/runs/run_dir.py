@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import math
@@ -23,13 +24,16 @@ from pld_ray.files.lock import STALE_S, FolderLock
 from pld_ray.files.manifest import MANIFEST_FILE, add_to_manifest, damaged
 from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import (
+    BEST,
     CHECKPOINTS,
     CONFIG_FILE,
     METRICS_FILE,
     PROGRESS_FILE,
     TRAINER_FILE,
     read_json,
+    run_around,
 )
+from pld_ray.runs.new_folder import check_new
 from pld_ray.runs.status import FAILED, INTERRUPTED, RUNNING, failure_reason, write_status
 
 WRITTEN = {"env", "policy", "algorithm", "runners", "total_steps", "output_dir"}
@@ -38,6 +42,8 @@ LAST = "ray_address"
 """The last key of a training run, but for groups that later releases added after it."""
 PARTIAL, RETIRED, ASIDE = ".partial-", ".retired-", ".aside-"
 """Prefixes of checkpoints: being written, being replaced, left by a run that went on elsewhere."""
+
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE}
 
 
 class RunError(UserError, RuntimeError):
@@ -53,25 +59,8 @@ class RunDir:
         self.lock = FolderLock(self.path)
 
     def check_new(self) -> None:
-        """See that a new run can be begun here; nothing is made.
-
-        Raises:
-            ConfigError: the folder holds a run, or cannot be made.
-        """
-        try:
-            if (self.path / CONFIG_FILE).exists():
-                raise ConfigError(
-                    f"output_dir={self.path} already holds a run: continue it with "
-                    f"--resume={self.path}, or choose another --output_dir"
-                )
-            there = next(path for path in (self.path, *self.path.parents) if path.exists())
-            reason = "" if there.is_dir() else f"{there} is no folder"
-            if not reason and not os.access(there, os.W_OK):
-                reason = f"no permission to write to {there}"
-        except OSError as error:  # a name that is too long
-            reason = error.strerror or str(error)
-        if reason:
-            raise ConfigError(f"output_dir={self.path}: {reason}; choose another --output_dir")
+        """See `pld_ray.runs.new_folder`; raises ConfigError."""
+        check_new(self.path)
 
     @property
     def has_begun(self) -> bool:
@@ -80,20 +69,13 @@ class RunDir:
 
     @functools.cached_property
     def journal(self) -> Journal:
-        """The run's metrics.
-
-        Raises:
-            ConfigError: the file is damaged.
-        """
-        try:
-            return Journal(self.path / METRICS_FILE)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        """The run's metrics; ConfigError where the file is damaged."""
+        return Journal(self.path / METRICS_FILE)
 
     def create(self, config: Any) -> None:
         """Write the configuration: from here on the folder holds a run."""
-        self.checkpoints.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path / CONFIG_FILE, dump_config(config))
+        self.checkpoints.mkdir(exist_ok=True)
 
     def keep_config(self, config: Any) -> None:
         """`create`, and where a run goes on with other settings: they hold for the next, too."""
@@ -112,7 +94,9 @@ class RunDir:
         """
         path = self.path / CONFIG_FILE
         if not path.is_file():
-            raise ConfigError(f"{self.path} holds no run: config.yaml is missing")
+            around = run_around(self.path)
+            hint = f"; it lies in the run {around}: give that folder" if around else ""
+            raise ConfigError(f"{self.path} holds no run: config.yaml is missing{hint}")
         mapping = read_mapping(path)
         config_class = config_class_of(mapping)
         if not issubclass(config_class, wanted):
@@ -178,6 +162,20 @@ class RunDir:
             raise
         finally:
             self.release()
+
+    @contextlib.contextmanager
+    def disk_errors(self) -> Iterator[None]:
+        """What the disk refuses inside is a RunError, which says how to go on."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            again = f"continue with --resume={self.path}" if self.has_begun else "start again"
+            raise RunError(
+                f"{error.filename or self.path} cannot be written: {os_reason(error)}. Free space "
+                f"or mend the folder, then {again}"
+            ) from error
 
     def set_status(self, state: str, reason: str = "") -> None:
         """Write what the run is doing, or how it ended; see `pld_ray.runs.status`."""
@@ -333,9 +331,11 @@ def run_of_checkpoint(checkpoint: str | os.PathLike[str]) -> RunDir:
     """
     path = pathlib.Path(checkpoint).resolve()
     if not (path / PROGRESS_FILE).is_file():
+        there = RunDir(path).find_checkpoints()
+        best = next((each for each in there if each.name == BEST), next(iter(there), None))
+        instead = best or "a folder that `pld-ray train` wrote under checkpoints/"
         raise ConfigError(
-            f"{checkpoint} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give a folder "
-            "that `pld-ray train` wrote under checkpoints/"
+            f"{checkpoint} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give {instead}"
         )
     run = RunDir(path.parent.parent)
     if not (run.path / CONFIG_FILE).is_file():

@@ -7,7 +7,8 @@ from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
-from pld_ray.config.file import decode, set_key
+from pld_ray.config.file import decode
+from pld_ray.config.keys import set_key
 from pld_ray.sweep.space import split_keys, values_drawn
 
 MAX_TRIALS = 10_000

@@ -8,15 +8,8 @@ from typing import Any, Literal
 
 from pld_ray.config import ConfigError, TrackingConfig, TrainConfig, check_amounts, check_custom
 from pld_ray.config.acrlpd_train import config_class_of
-from pld_ray.config.file import (
-    check_key,
-    decode,
-    encode,
-    field_names,
-    load_config,
-    read_mapping,
-    set_key,
-)
+from pld_ray.config.file import decode, encode, load_config, read_mapping
+from pld_ray.config.keys import check_key, field_names, set_key
 from pld_ray.config.presets import find_preset
 from pld_ray.config.train import check_declared
 from pld_ray.jobs.elsewhere import located, start_folder
@@ -28,7 +21,7 @@ from pld_ray.sweep.checks import (
     check_set_once,
     check_size,
 )
-from pld_ray.sweep.space import Point, check_axes, split_keys, with_points_type
+from pld_ray.sweep.space import Point, check_axes, check_repeats, split_keys, with_points_type
 
 
 @dataclass
@@ -278,6 +271,13 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
             f"{file}: nothing is swept: give space (key -> domain) or variants (name -> changes)"
         )
     check_size(config.space, config.num_samples * len(config.seeds) * max(1, len(config.variants)))
+    check_repeats(config.variants, str(file))
+    domains = [*config.space.values(), *config.scheduler.mutations.values()]
+    if config.num_samples > 1 and config.searcher == "random" and all("grid" in d for d in domains):
+        raise ConfigError(
+            f"{file}: num_samples={config.num_samples}: nothing is drawn, a grid is tried whole: "
+            "leave it out, or give more seeds for each point"
+        )
     return Sweep(config, base, preset, started_in=start_folder())
 
 

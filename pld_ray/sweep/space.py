@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pld_ray.config import ConfigError
+from pld_ray.options import shown
 
 if TYPE_CHECKING:
     from ray.tune.search.sample import Domain
@@ -41,7 +42,8 @@ def check_axes(axes: Mapping[str, Any], where: str) -> None:
     """Check the domains of a space.
 
     Raises:
-        ConfigError: a domain that is unknown, empty, or has bounds in the wrong order.
+        ConfigError: a domain that is unknown, empty, a grid with a value twice, or has bounds in
+            the wrong order.
     """
     for axis, domain in axes.items():
         place = f"{where}: {axis}"
@@ -55,6 +57,10 @@ def check_axes(axes: Mapping[str, Any], where: str) -> None:
             raise ConfigError(f"{place}: {kind!r} is no domain: {', '.join((*LISTS, *BOUNDS))}")
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{place}: {kind} needs a list of values, not {values!r}")
+        if kind == "grid" and num_values(domain) < len(values):
+            raise ConfigError(
+                f"{place}: grid {shown(values)}: must be different values; seeds repeat a point"
+            )
         keys = split_keys(axis)
         if kind in BOUNDS:
             check_bounds(kind, values, place)
@@ -64,6 +70,23 @@ def check_axes(axes: Mapping[str, Any], where: str) -> None:
             for value in values:
                 if not isinstance(value, list) or len(value) != len(keys):
                     raise ConfigError(f"{place}: {value!r} must be a list of {len(keys)} values")
+
+
+def check_repeats(variants: Mapping[str, Any], where: str) -> None:
+    """Refuse two variants that make the same changes.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    names: dict[str, str] = {}
+    for name, changes in variants.items():
+        told = repr(sorted((changes or {}).items()))
+        if told in names:
+            raise ConfigError(
+                f"{where}: variants.{names[told]} and variants.{name} make the same changes: keep "
+                "one of them; seeds repeat a point"
+            )
+        names[told] = name
 
 
 def check_bounds(kind: str, values: list[Any], place: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -11,6 +12,14 @@ from pld_ray.errors import user_error
 
 LOGGER = "pld_ray"
 LOG_FILE = "train.log"
+
+
+class _RunHandler(logging.FileHandler):
+    """A full disk ends the run, which says so; that it takes no line either is not worth a word."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 class _ConsoleHandler(logging.StreamHandler):
@@ -42,7 +51,7 @@ def setup_logging(run_dir: str | os.PathLike[str]) -> logging.Logger:
     """
     path = pathlib.Path(run_dir) / LOG_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    to_file = logging.FileHandler(path, mode="a", encoding="utf-8")
+    to_file = _RunHandler(path, mode="a", encoding="utf-8")
     to_file.setFormatter(
         logging.Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s", _DATE)
     )
@@ -64,7 +73,8 @@ def close_logging() -> None:
     for handler in list(logger.handlers):
         if isinstance(handler, (logging.FileHandler, _ConsoleHandler)):
             logger.removeHandler(handler)
-            handler.close()
+            with contextlib.suppress(OSError):  # a full disk
+                handler.close()
     logger.setLevel(logging.NOTSET)
     logger.propagate = True
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.json_lines import append_line, mend_lines, read_lines
-from pld_ray.runs.journal import RESTART, TIME, Journal, Row
+from pld_ray.runs.journal import GIVEN_UP, RESTART, TIME, Journal, Row
 from pld_ray.runs.layout import OLD_SPOOL, OUTBOX_FILE, SENT_FILE, read_json
 from pld_ray.tracking.mlflow_values import entity_key
 
@@ -82,7 +82,7 @@ class Outbox:
             self._ledger = ledger
             for row in self.journal.everything():
                 if row.get(RESTART):
-                    ledger.restart()
+                    ledger.restart(row.get(GIVEN_UP))
                 else:
                     self._enqueue_row(row)
             ledger.restart()
@@ -226,9 +226,11 @@ def metric_values(row: Row) -> dict[str, float]:
 class Ledger:
     """The newest step of each metric, and how many points lie on it.
 
-    A restart from an older checkpoint trains through steps again that were logged before, with
-    other wall times and perhaps other values. The points of the first pass stay: after `restart`,
-    `new_points` lets a metric through only beyond what it had reached by then.
+    A restart from the newest checkpoint trains through steps again that were logged before a kill,
+    with other wall times and perhaps other values. The points of the first pass stay: after
+    `restart`, `new_points` lets a metric through only beyond what it had reached by then. Where
+    newer checkpoints are given up, so is what was logged after it: all passes, and MLflow takes the
+    later one of two points of a step for the newest.
 
     Args:
         points: that the run has from elsewhere.
@@ -238,8 +240,15 @@ class Ledger:
         self.points: Points = {key: (step, n) for key, (step, n) in (points or {}).items()}
         self._repeated: Points = dict(self.points)
 
-    def restart(self) -> None:
-        """Training goes back to an earlier step: what was logged until now is not logged again."""
+    def restart(self, given_up_after: int | None = None) -> None:
+        """Training goes back to an earlier step: what was logged until now is not logged again.
+
+        Args:
+            given_up_after: but for what was logged after this step.
+        """
+        if given_up_after is not None:
+            steps = {key: min(step, given_up_after) for key, (step, _) in self.points.items()}
+            self.points = {key: (step, 0) for key, step in steps.items()}
         self._repeated = dict(self.points)
 
     def new_points(self, values: Mapping[str, float], step: int) -> dict[str, float]:

@@ -18,6 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from pld_ray.tracking.terminal import leave_dead_terminal
+
 RATE_WINDOW_S = 30.0
 
 
@@ -104,6 +106,7 @@ class TrainProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        leave_dead_terminal()
         if self._live is not None:
             self._live.stop()
             self._live = None

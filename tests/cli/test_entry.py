@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import signal
 import subprocess
 import sys
+
+from pld_ray.cli import main
 
 SCRIPT = """
 import contextlib, io, json, sys
@@ -63,3 +67,12 @@ def test_ctrl_c_in_code_that_a_library_makes_from_text_is_an_exit_status(tmp_pat
         [sys.executable, "-m", "interrupted"], cwd=tmp_path, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (130, "pld-ray: stopped here\n")
+
+
+def test_what_ray_ends_on_sigterm_says_so_with_the_shell_s_status(monkeypatch, capsys):
+    def end(args):
+        sys.exit(signal.SIGTERM)
+
+    monkeypatch.setattr(importlib.import_module("pld_ray.cli.ls"), "run", end)
+    assert main(["ls"]) == 143
+    assert capsys.readouterr().err == "pld-ray: ended; checkpoints and whole episodes are kept\n"

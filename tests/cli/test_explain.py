@@ -5,7 +5,8 @@ import pytest
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.explain import config_fields, explain, presets_with
-from pld_ray.config.file import field_names, load_config
+from pld_ray.config.file import load_config
+from pld_ray.config.keys import field_names
 from pld_ray.options import choices_of
 from pld_ray.sweep.config import SweepConfig
 

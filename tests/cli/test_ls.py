@@ -11,6 +11,7 @@ from pld_ray.config.file import dump_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.lock import FolderLock
 from pld_ray.runs.listing import list_folder
+from pld_ray.runs.reading import read_metrics
 from pld_ray.runs.status import FAILED, RUNNING, write_status
 
 
@@ -127,6 +128,20 @@ def test_what_fine_tuning_began_from_is_not_its_best(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "held states" not in shown
     assert "pld-ray report" not in shown
+
+
+def test_a_run_that_went_on_after_its_end_shows_its_newest_validation(tmp_path):
+    rows = [
+        {"env_steps": 1500, "eval/residual_success": 0.5},
+        {"env_steps": 1500, "eval/held_residual_success": 0.375, "eval/held_base_success": 0.25},
+    ]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_metrics(path).held == 0.375
+    with path.open("a") as file:
+        file.write(json.dumps({"env_steps": 2000, "updates": 1900}) + "\n")
+    found = read_metrics(path)
+    assert (found.held, found.success, found.base, found.env_steps) == (None, 0.5, 0.25, 2000)
 
 
 def test_the_best_trial_is_chosen_in_validation_and_not_on_the_held_states(tmp_path, make_run):

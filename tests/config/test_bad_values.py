@@ -6,7 +6,8 @@ import pytest
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.config.file import field_names, load_config
+from pld_ray.config.file import load_config
+from pld_ray.config.keys import field_names
 from pld_ray.config.start_check import check_start
 from pld_ray.options import fields_of
 from pld_ray.sweep.config import SweepConfig, load_sweep
@@ -142,8 +143,8 @@ def test_a_pool_has_the_size_that_the_command_line_has():
     assert PoolSpec().max_batch_size == TrainConfig().policy.max_batch_size == 16
 
 
-FINE = {"empty", "a time"}
-"""Odd, and yet a configuration: YAML 1.1 reads 12:30:45 as a number of seconds."""
+FINE = {"empty"}
+"""Odd, and yet a configuration."""
 
 
 @pytest.mark.parametrize("name", sorted(set(fuzz.ODD_FILES) - FINE))
@@ -152,6 +153,33 @@ def test_each_odd_file_is_refused(name, tmp_path):
     file.write_bytes(fuzz.ODD_FILES[name])
     with pytest.raises(ConfigError, match=r"odd\.yaml"):
         load_config(TrainConfig, [f"--config_path={file}"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("seed: 010", "total_steps: 1:30", "env: {task: 012}", 'seed: !!int "010"'),
+        *("env: {kwargs: {a: [-0_7]}}", "algorithm: {utd: 1:30.5}", "env: {kwargs: {017: 1}}"),
+    ],
+)
+def test_a_number_in_base_8_or_60_is_refused(text, tmp_path):
+    file = tmp_path / "odd.yaml"
+    file.write_text(f"# first\n{text}\n")
+    message = r"odd\.yaml is not valid YAML: \S+ in line 2 would be a number in base 8 or 60"
+    with pytest.raises(ConfigError, match=message):
+        load_config(TrainConfig, [f"--config_path={file}"])
+
+
+def test_other_numbers_are_read_as_they_were(tmp_path):
+    file = tmp_path / "fine.yaml"
+    file.write_text(
+        "{seed: 0, total_steps: 1_000, env: {task: '012', entry_point: 'envs.point:PointEnv', "
+        "kwargs: {id: 0xff, x: -0.5}}}"
+    )
+    config = load_config(TrainConfig, [f"--config_path={file}", "--algorithm.tau=1e-4"])
+    assert (config.seed, config.total_steps, config.algorithm.tau) == (0, 1000, 1e-4)
+    assert config.env.task == "012"
+    assert config.env.kwargs == {"id": 255, "x": -0.5}
 
 
 def test_malformed_files_are_refused_in_words(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 
 from pld_ray.cli import main
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.file import dump_config, load_config, read_config, read_stored
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.config.residual_sac import ResidualSACParams
@@ -29,6 +30,50 @@ def test_flags_win_over_the_file(tmp_path):
     path.write_text("algorithm: {utd: 3, n_step: 1}\nseed: 5\n")
     config = load_config(TrainConfig, [f"--config_path={path}", "--seed=7"])
     assert (config.algorithm.utd, config.algorithm.n_step, config.seed) == (3, 1, 7)
+
+
+DOTTED = """
+algorithm.utd: 3
+algorithm: {n_step: 1}
+env: {task: lift_the_can, entry_point: "envs.point:PointEnv", kwargs.side: 0.3}
+env.kwargs.a.b: 1
+policy.rename_map: {observation.images.image: observation.images.front}
+"""
+
+
+def test_keys_in_a_file_may_be_dotted(tmp_path):
+    path = tmp_path / "preset.yaml"
+    path.write_text(DOTTED)
+    config = load_config(TrainConfig, [f"--config_path={path}"])
+    assert (config.algorithm.utd, config.algorithm.n_step) == (3, 1)
+    assert (config.env.task, config.env.kwargs) == ("lift_the_can", {"side": 0.3, "a.b": 1})
+    assert config.policy.rename_map == {"observation.images.image": "observation.images.front"}
+    path.write_text("algorithm.name: acrlpd\nalgorithm: {horizon: 4}\n")
+    assert load_config(ACRLPDTrainConfig, [f"--config_path={path}"]).algorithm.horizon == 4
+    with pytest.raises(ConfigError, match="is a configuration of pld-ray acrlpd"):
+        load_config(TrainConfig, [f"--config_path={path}"])
+    path.write_text("algorithm.learning_rate: 5\n")
+    with pytest.raises(ConfigError, match=r"preset.yaml: algorithm.learning_rate=5.0: must be"):
+        load_config(FinetuneConfig, [f"--config_path={path}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("algorithm: {utd: 1}\nalgorithm.utd: 1", "algorithm.utd"),
+        ("algorithm.utd: 1\nalgorithm: 3", "algorithm.utd"),
+        ("env: {kwargs: {a: 1}, kwargs.a: 2}", "env.kwargs.a"),
+        ("env.kwargs.a: 1\nenv: {kwargs: {a: 2}}", "env.kwargs.a"),
+    ],
+)
+def test_a_key_in_a_file_has_one_form(text, key, tmp_path):
+    path = tmp_path / "preset.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"preset.yaml: key {key} is given twice, with a dot"):
+        load_config(TrainConfig, [f"--config_path={path}"])
+    path.write_text("algorithm.udt: 2")
+    with pytest.raises(ConfigError, match=r"algorithm.udt does not exist; did you mean algorithm"):
+        load_config(TrainConfig, [f"--config_path={path}"])
 
 
 def test_an_option_that_is_gone_is_read_where_it_did_nothing_and_refused_elsewhere(tmp_path):

@@ -33,6 +33,8 @@ def test_quotes_around_an_environment_variable_are_not_its_own(text, value):
         ("--algorithm.gamma=00.5", r"algorithm.gamma='00.5': must be a number in"),
         ("--policy.n_action_steps=010", r"n_action_steps='010': must be a whole number in"),
         ("--placement.env_runner.robot=010", r"env_runner={'robot': '010'}: must be a mapping"),
+        ("--algorithm.hidden_dims=[010]", r"010 in line 1 would be a number in base 8 or 60"),
+        ("--env.kwargs.size=1:30", r"1:30 in line 1 would be a number in base 8 or 60"),
     ],
 )
 def test_a_number_is_written_as_one(flag, message):
@@ -48,12 +50,41 @@ def test_a_plain_number_is_read(text, value):
     assert load_config(TrainConfig, [f"--seed={text}"]).seed == value
 
 
-@pytest.mark.parametrize("text", ["", "null", "~"])
+@pytest.mark.parametrize("text", ["null", "None", "~"])
 def test_a_number_that_may_be_missing_is(text):
     args = [f"--policy.n_action_steps={text}", "--placement.env_runner.robot=.5"]
     config = load_config(TrainConfig, args)
     assert config.policy.n_action_steps is None
     assert config.placement.env_runner == {"robot": 0.5}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("policy.path", "tracking.run_name", "norm_stats", "policy.n_action_steps"),
+        *("algorithm.use_probing", "env.kwargs.size", "algorithm"),
+    ],
+)
+def test_an_empty_text_is_not_the_default(key):
+    """As of `--policy.path="$UNSET"`."""
+    for args in ([f"--{key}="], [f"--{key}", ""]):
+        with pytest.raises(ConfigError, match=f"--{key}= is empty: give a value, or null where"):
+            load_config(TrainConfig, args)
+    with pytest.raises(ConfigError, match=r"demo_path=\[''\]: must be"):
+        load_config(TrainConfig, ["--demo_path="])
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "my.yaml"
+    file.write_text("output_dir: ~/run\ndemo_path: [~/a, b]\n")
+    for path in (file, "~/my.yaml"):
+        config = load_config(TrainConfig, [f"--config_path={path}", "--norm_stats=~/stats.json"])
+        assert (config.output_dir, config.norm_stats) == (
+            f"{tmp_path}/run",
+            f"{tmp_path}/stats.json",
+        )
+        assert config.demo_path == [f"{tmp_path}/a", "b"]
 
 
 @pytest.mark.parametrize("value", [-5.1, 2.5])

@@ -4,7 +4,8 @@ import pytest
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.explain import config_fields, explain
-from pld_ray.config.file import field_names, load_config
+from pld_ray.config.file import load_config
+from pld_ray.config.keys import field_names
 from pld_ray.config.seed_names import SOURCES, called_elsewhere, our_key
 
 NAMES = [(source, name, key) for source, table in SOURCES.items() for name, key in table.items()]

@@ -145,6 +145,23 @@ def test_steps_without_an_image_show_the_latest_one(convert_folder, tmp_path):
     assert np.flatnonzero(start).tolist() == [0, 3, 4, 7, 12]
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"columns: [010]", r"010 in line 1 would be a number in base 8 or 60"),
+        (b"robot_type: \xe9", "is not text in UTF-8"),
+        (b"- 1", "must hold a mapping"),
+        (b"", r"unknown \[\]; its keys are state"),
+        (b"{7: 1, colums: [0]}", r"unknown \['7', 'colums'\]; its keys are state"),
+    ],
+)
+def test_a_mapping_file_is_read_as_any_other(content, message, tmp_path):
+    mapping = tmp_path / "mapping.yaml"
+    mapping.write_bytes(content)
+    with pytest.raises(DataError, match=rf"--mapping=\S*mapping.yaml.*{message}"):
+        read_layout(str(mapping))
+
+
 def test_a_mapping_file_names_other_arms_and_cameras(convert_folder, tmp_path):
     write_episode(tmp_path / "in/score_5/episode_0.hdf5", 4, cameras=("top",), motors=8)
     mapping = tmp_path / "mapping.yaml"

@@ -12,6 +12,7 @@ from aloha_files import write_folder
 from pld_ray import cli
 from pld_ray.charts.panels import MAX_POINTS, thinned
 from pld_ray.data.dataset import Dataset
+from pld_ray.data.page import facts
 from pld_ray.data.summary import chosen_episodes, describe, summarize, unusual_lengths
 
 FIRST = np.array([0, 100])
@@ -49,6 +50,13 @@ def test_a_summary_by_hand(dataset_root):
     assert len(summary.dimensions) == 4 * 14 + 1
     assert chosen_episodes(summary) == [0, 1, 2]
     assert chosen_episodes(summary, 2) == [0, 2]  # a success and the failure
+
+
+def test_episodes_may_have_no_words(dataset_root):
+    dataset = Dataset(dataset_root)
+    for row in dataset.episodes:
+        del row["tasks"]
+    assert facts(summarize(dataset))["task"] == ""
 
 
 def test_a_thinned_line_keeps_its_peaks():

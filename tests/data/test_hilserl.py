@@ -170,6 +170,38 @@ def test_what_is_not_read(tmp_path, monkeypatch, content, said):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("rewards", ..., "may not lack rewards"),
+        ("rewards", "x", "rewards are no numbers"),
+        ("rewards", np.nan, "rewards are not finite"),
+        ("rewards", [0.0, 1.0], r"rewards have shape \(2,\), need one number"),
+        ("actions", np.array([0, np.inf, 0]), "actions are not finite"),
+        ("actions", np.zeros((1, 3)), r"actions have shape \(1, 3\), need a vector"),
+        ("dones", None, "dones are not finite"),
+        ("masks", None, "masks are not finite"),
+        ("infos", 5, "infos are no dictionary"),
+        ("observations", [1.0], "observations are no dictionary of arrays"),
+        ("next_observations", {}, "next_observations are no dictionary of arrays, or an empty"),
+        ("observations", {"state": "x"}, "state of its observations holds no numbers"),
+        ("observations", {"eye": np.zeros((8, 8), np.uint8)}, r"eye has shape \(8, 8\), need"),
+        ("observations", {"state": np.zeros(0)}, r"state has shape \(0,\), need a vector"),
+    ],
+)
+def test_a_transition_of_no_use_is_named(tmp_path, name, value, said):
+    rows = transitions()
+    rows[1][name] = value
+    if value is ...:
+        del rows[1][name]
+    path = tmp_path / "demos.pkl"
+    path.write_bytes(pickle.dumps(rows))
+    with pytest.raises(DataError, match=said) as refused:
+        convert_hilserl(path, tmp_path / "d", 10, "insert")
+    assert str(refused.value).startswith(f"{path}, transition 1: ")
+    assert not (tmp_path / "d").exists()
+
+
 def test_stacked_frames_are_refused(tmp_path):
     rows = transitions()
     rows[0]["observations"]["state"] = np.zeros((2, 4), np.float32)

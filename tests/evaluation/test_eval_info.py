@@ -93,6 +93,12 @@ def test_base_and_residual_side_by_side(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["eval_info.json"]
 
 
+def test_a_time_that_is_not_known_is_left_out(tmp_path):
+    info = write_eval_info(tmp_path / "e.json", episodes([1]), base=episodes([1]), eval_s=8.0)
+    assert info["overall"]["eval_s"] == info["overall"]["eval_ep_s"] == 8.0
+    assert info["overall"].keys() - info["base"]["overall"].keys() == {"eval_s", "eval_ep_s"}
+
+
 def test_sampled_placements_are_not_paired(tmp_path):
     sampled = [EpisodeResult(True, 1.0, 1.0, 10) for _ in range(3)]
     info = write_eval_info(tmp_path / "e.json", sampled, base=sampled)

@@ -265,6 +265,13 @@ def test_statistics_of_the_state(config, tmp_path):
         if said:
             assert said in refusal(config)
     check_environment(config)
+    swapped = NormStats(np.zeros(8), np.ones(8), q01=np.ones(8), q99=np.zeros(8))
+    write_norm_stats(path, {"state": swapped})
+    check_environment(config)
+    config.norm_stats_mode = "quantile"
+    assert "statistics of state are not finite, or q99 is below q01" in refusal(config)
+    config.norm_stats_mode = "zscore"
+    write_norm_stats(path, {"state": NormStats(*np.ones((4, 8)))})
     config.demo_path = [dataset(tmp_path / "own")]
     check_environment(config)
     write_norm_stats(tmp_path / "own/norm_stats.json", {"state": NormStats(*np.zeros((4, 8)))})

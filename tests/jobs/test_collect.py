@@ -156,6 +156,7 @@ def test_a_recording_plays_on_where_training_would_end(place, monkeypatch):
     config = load_config(TrainConfig, ["--config_path=tabletop", "--runners.num_env_runners=0"])
     assert config.env.terminate_when_toppled
     config.env.episode_length = 20
+    config.demo_path = [str(place / "gone")]  # of training, and not asked for
     writer = collect(config, place / "datasets/toppled", Goal(episodes=1, keep_failures=True))
     (length,) = writer.lengths
     assert length > 1

@@ -21,7 +21,7 @@ from pld_ray.config.file import load_config
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.evaluation import policy_player
-from pld_ray.evaluation.eval_info import write_eval_info
+from pld_ray.evaluation.eval_info import of_checkpoint, read_eval_info, write_eval_info
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.manifest import CheckpointError, write_manifest
 from pld_ray.jobs import distill_evaluation
@@ -73,7 +73,7 @@ def finished_run(folder, *flags, task=TASK, env_steps=100):
     write_manifest(best)
     episodes = [EpisodeResult(True, 1.0, 1.0, 30, init_state_id=0)]
     base = [EpisodeResult(False, 0.0, 0.0, 150, init_state_id=0)]
-    extra = {"checkpoint": str(best)}
+    extra = of_checkpoint(best)
     write_eval_info(run.path / "eval_info.json", episodes, base=base, extra=extra)
     return run
 
@@ -553,6 +553,30 @@ def test_more_states_than_a_residual_has_played_are_played(tmp_path, ray_cluster
     assert (known, said) == ({"base": [False], "residual": [True]}, [])
     with pytest.raises(CheckpointError, match="is damaged"):  # it has no weights
         outcomes_of_run(teacher, [0, 1], tmp_path / "out", said.append)
+    assert said == [f"evaluating base and base + residual on {TASK}"]
+
+
+@pytest.mark.parametrize("by_an_older_release", [False, True])
+def test_another_best_than_the_run_has_played_is_played(
+    run, tmp_path, monkeypatch, by_an_older_release
+):
+    def evaluate(checkpoint, number, folder, trust):
+        episodes = [EpisodeResult(False, 0.0, 0.0, 150, init_state_id=0)]
+        pathlib.Path(folder).mkdir(parents=True)
+        write_eval_info(f"{folder}/eval_info.json", episodes, base=episodes)
+
+    monkeypatch.setattr(distill_evaluation, "evaluate_checkpoint", evaluate)
+    (teacher,) = open_teachers(load_config(DistillConfig, ONE_TASK), [run.path], False)
+    said: list[str] = []
+    assert outcomes_of_run(teacher, [0], tmp_path, said.append)["residual"] == [True]
+    if by_an_older_release:  # which told the place alone
+        info = read_eval_info(run.path / "eval_info.json")
+        del info["checksum"]
+        (run.path / "eval_info.json").write_text(json.dumps(info))
+    else:
+        (teacher.checkpoint / "learner.safetensors").write_bytes(b"of another life")
+        write_manifest(teacher.checkpoint)
+    assert outcomes_of_run(teacher, [0], tmp_path, said.append)["residual"] == [False]
     assert said == [f"evaluating base and base + residual on {TASK}"]
 
 

@@ -298,13 +298,16 @@ def test_weights_and_device_that_cannot_be_used_are_refused_in_a_sentence(
     dataset, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    short, other = (embedded_copy(tmp_path / name) for name in ("short", "other"))
+    short, other, spoilt = (embedded_copy(tmp_path / n) for n in ("short", "other", "spoilt"))
     weights = short / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     tensors = load_file(other / "model.safetensors")
     del tensors["model.action_head.bias"]
     save_file(tensors, other / "model.safetensors")
+    statistics = next(spoilt.glob("policy_preprocessor_step_*.safetensors"))
+    save_file({k: v * torch.nan for k, v in load_file(statistics).items()}, statistics)
     known = [
+        (f"--policy.path={spoilt}", f"the processors of {spoilt} have statistics that are not"),
         ("--device=cuda", "device=cuda: PyTorch finds no GPU here; give --device=cpu, or auto"),
         (f"--policy.path={short}", f"{weights} cannot be read ("),
         ("--algorithm.freeze=[nothing]", "algorithm.freeze: no parameter's name begins with 'noth"),

@@ -98,6 +98,8 @@ def test_user_mistakes_are_one_sentence(config, uri, tmp_path):
         open_tracker(config, RunDir(tmp_path / "typo"))
     with pytest.raises(ConfigError, match=r"mlflow_run\.json is missing: this run was not tracked"):
         send_tracked(tmp_path)
+    with pytest.raises(ConfigError, match=r"absent: no such folder"):
+        send_tracked(tmp_path / "absent")
     config.tracking.uri = uri
     run = RunDir(tmp_path / "run")
     tracker = open_tracker(config, run)

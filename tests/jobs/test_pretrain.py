@@ -5,8 +5,12 @@ from __future__ import annotations
 import logging
 from types import SimpleNamespace
 
+import pytest
+
 from pld_ray.cli import main
-from pld_ray.jobs.pretrain import restore
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
+from pld_ray.jobs.pretrain import pretrain, restore
 from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir
 
@@ -20,6 +24,13 @@ def test_a_critic_that_is_there_is_not_made_again(tmp_path, capsys):
     assert f"pretrained_critic={critic} is a critic that was made already: leave it out, or" in told
     assert told.count("\n") == 1
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("config_class", [TrainConfig, ACRLPDTrainConfig])
+def test_another_command_s_run_is_left_to_it(config_class, tmp_path):
+    use = f"no run of pld-ray pretrain: .* continue it with pld-ray train --resume={tmp_path}$"
+    with pytest.raises(ConfigError, match=use):
+        pretrain(config_class(), tmp_path)
 
 
 def test_what_is_learnt_again_after_a_kill_stands_in_the_journal_once(tmp_path):

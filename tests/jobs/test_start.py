@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import pathlib
 import re
+import signal
 import socket
 import socketserver
 import threading
@@ -167,6 +170,55 @@ def test_a_ray_that_does_not_start_in_time_is_tried_again_and_is_one_sentence(mo
     with pytest.raises(ConfigError, match=r"Ray did not start on this machine \(no such binary\)"):
         cluster.start_ray(TrainConfig())
     assert len(starts) == 7
+
+
+def test_a_ray_that_finds_no_home_names_it(monkeypatch, tmp_path):
+    """It keeps its token there."""
+    home = tmp_path / "file"
+    home.touch()
+
+    def init(*args, **kwargs):
+        (pathlib.Path("~/.ray").expanduser()).mkdir()
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    with pytest.raises(ConfigError, match=rf"Not a directory.*: set HOME \({home}\) to a folder"):
+        cluster.start_ray(TrainConfig())
+
+
+def test_a_ray_of_one_s_own_outlives_the_terminal(monkeypatch):
+    held = []
+
+    def init(*args, **kwargs):
+        held.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    monkeypatch.setattr(cluster.ray, "init", init)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    assert cluster.start_ray(TrainConfig())
+    assert held == [before | {signal.SIGHUP}]  # its processes inherit it
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "begins"), [("train", "start_ray"), ("pretrain", "running_algorithm")]
+)
+def test_a_full_disk_is_one_sentence_on_the_console(command, begins, tmp_path, capsys, monkeypatch):
+    def fail(*args):
+        pathlib.Path("/dev/full").write_text("x")
+
+    monkeypatch.setattr(importlib.import_module(f"pld_ray.jobs.{command}"), begins, fail)
+    folder = tmp_path / "run"
+    argv = [command, "--env.entry_point=envs.point:PointEnv", "--tracking.enabled=false"]
+    argv += ["--algorithm.calql_steps=5", "--runners.num_env_runners=0", f"--output_dir={folder}"]
+    assert main(argv) == 2
+    assert capsys.readouterr().err == (
+        f"pld-ray: {folder} cannot be written: No space left on device. Free space or mend the "
+        "folder, then start again\n"
+    )
 
 
 def test_a_token_that_is_not_shown_is_told_from_an_absent_cluster(monkeypatch, tmp_path):

@@ -94,8 +94,37 @@ def turned_into_another_error(went_on):
             raise RuntimeError("cannot import") from None
 
 
+def without_a_terminal(went_on):
+    with StartUp() as start:
+        start.step("imports")
+        signal.raise_signal(signal.SIGHUP)
+
+
+def answered_by_ray(went_on):
+    """Which takes SIGTERM in the step that starts it."""
+    with StartUp() as start:
+        start.step("imports")
+        sys.exit(signal.SIGTERM)
+
+
+@pytest.fixture
+def hangs_up():
+    """Under `nohup` too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangs_up")
 @pytest.mark.parametrize(
-    "start", [swallowed_while_importing, swallowed_in_the_last_step, turned_into_another_error]
+    "start",
+    [
+        swallowed_while_importing,
+        swallowed_in_the_last_step,
+        turned_into_another_error,
+        without_a_terminal,
+        answered_by_ray,
+    ],
 )
 def test_a_stop_is_the_sentence_whatever_a_library_makes_of_it(start):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -195,6 +195,8 @@ def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
     assert "--resume=RUN --runners.num_gpus_per_learner=0" in capsys.readouterr().err
     ours = json.loads((folder / "eval" / "best" / "eval_info.json").read_text())
     run = json.loads((finished / "eval_info.json").read_text())
+    assert ours["base"]["overall"]["eval_s"] > 0
+    assert ours["checksum"] == run["checksum"]  # of the same checkpoint, elsewhere
     for key in ("success", "sum_reward", "length", "init_state_id"):
         assert [e[key] for e in ours["episodes"]] == [e[key] for e in run["episodes"]]
 
@@ -414,6 +416,17 @@ def test_an_offline_cache_that_holds_something_else_is_refused_and_kept(flags, t
     assert "--offline_cache" in error
     assert mine.read_text() == "ten years of work"
     assert not (tmp_path / "run").exists()
+
+
+def test_another_run_s_offline_cache_is_refused_before_anything_is_played(tmp_path, capsys):
+    """So that its folder is free for the command that is put right."""
+    cache, folder = tmp_path / "cache", tmp_path / "run"
+    cache.mkdir()
+    (cache / "collection.json").write_text(json.dumps({"identity": {"num_env_runners": 2}}))
+    argv = ["train", *POINT, *BRIEF, f"--offline_cache={cache}", f"--output_dir={folder}"]
+    assert main(argv) == 2
+    assert f"the offline cache {cache} was collected with" in capsys.readouterr().err
+    assert not folder.exists()
 
 
 def test_pretrain_leaves_a_critic_that_train_takes_over(

@@ -17,6 +17,7 @@ from pld_ray.jobs.distill_teachers import corrected_fingerprint
 from pld_ray.jobs.loop_state import LoopState
 from pld_ray.policies import EMBEDDED_ACT
 from pld_ray.policies.checkpoint import CONFIG, open_checkpoint
+from pld_ray.rllib.trained_base import check_trained_on
 from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.run_dir import RunDir
 
@@ -78,6 +79,14 @@ def test_another_base_policy_in_its_place_is_refused(run, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match=f"trained on the base policy {was}"):
         corrected_fingerprint(run, str(tmp_path / "base"))
+
+
+def test_who_was_trained_without_one_is_not_asked_for_its_place(tmp_path):
+    (tmp_path / PROGRESS_FILE).write_text('{"base_policy": "none"}')
+    with pytest.raises(
+        ConfigError, match=r"trained without a base policy: write policy\.type=none"
+    ):
+        check_trained_on(tmp_path, open_checkpoint(None).fingerprint(), None)
 
 
 def test_it_may_lie_elsewhere(run, tmp_path):

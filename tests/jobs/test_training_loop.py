@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import pathlib
 import signal
@@ -12,10 +13,12 @@ import pytest
 
 from pld_ray.config import TrainConfig
 from pld_ray.evaluation.play import EpisodeResult
-from pld_ray.files.manifest import CheckpointError
+from pld_ray.files.manifest import CheckpointError, write_manifest
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state, worth
 from pld_ray.jobs.stop_request import Stopped
 from pld_ray.jobs.training_loop import TrainingLoop
+from pld_ray.runs.journal import GIVEN_UP, RESTART
+from pld_ray.runs.run_dir import RunDir
 
 
 def due_at(state: LoopState, steps: list[int], interval: int, total: int) -> list[int]:
@@ -118,3 +121,47 @@ def test_a_stop_ends_the_wait_for_whoever_holds_a_device(monkeypatch, device, en
 
     loop.iterate = iterate
     assert not loop.run(SimpleNamespace(over=lambda: None))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "total_steps", "is_over", "gives_up"),
+    [
+        (None, 1500, True, {}),
+        ("final", 1500, True, {}),
+        (None, 6000, False, {}),
+        ("step_1000", 1500, False, {GIVEN_UP: 1000}),
+        ("step_1000", 1000, False, {GIVEN_UP: 1000}),
+    ],
+)
+def test_results_of_an_end_go_when_the_run_goes_on_or_back(
+    tmp_path, checkpoint, total_steps, is_over, gives_up
+):
+    """One that is over is evaluated again, and keeps what it has until then."""
+    run, algorithm = RunDir(tmp_path), SimpleNamespace(updates=1)
+    algorithm.progress = SimpleNamespace(calql_done=0)
+
+    def write(folder):
+        progress = {"env_steps": algorithm.env_steps}
+        (pathlib.Path(folder) / "residual_sac.json").write_text(json.dumps(progress))
+        write_manifest(pathlib.Path(folder))
+
+    def load(folder):
+        progress = json.loads((pathlib.Path(folder) / "residual_sac.json").read_text())
+        algorithm.env_steps = progress["env_steps"]
+
+    algorithm.load_checkpoint = load
+    for algorithm.env_steps, name in ((1000, "step_1000"), (1500, "final")):
+        run.journal.append({"env_steps": algorithm.env_steps})
+        run.save_checkpoint(write, name, {})
+    results = {"summary.json", "eval_info.json", "learning_curve.png"}
+    for name in results:
+        (tmp_path / name).touch()
+    loop = TrainingLoop.__new__(TrainingLoop)
+    loop.config, loop.run_dir, loop.algorithm = TrainConfig(total_steps=total_steps), run, algorithm
+    loop.journal, loop.logger, loop.keeps_best = run.journal, logging.getLogger(__name__), False
+    loop.dump = loop.tracker = None
+    loop.restore(None if checkpoint is None else run.checkpoint_named(checkpoint))
+    assert {p.name for p in tmp_path.iterdir()} & results == (results if is_over else set())
+    restart = run.journal.everything()[-1]
+    assert {GIVEN_UP: restart.get(GIVEN_UP)} == {GIVEN_UP: None} | gives_up
+    assert restart[RESTART]

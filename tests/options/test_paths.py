@@ -92,6 +92,8 @@ def test_data_is_the_same_however_its_paths_are_written(project, monkeypatch):
     typed = {"fingerprint": "ab", "loader": {"tokenizer_path": "data", "dtype": None}}
     whole = {"fingerprint": "ab", "loader": {"tokenizer_path": f"{project}/data", "dtype": None}}
     assert same_places(typed, whole)
+    monkeypatch.setenv("HOME", str(project))
+    assert same_places({**typed, "loader": {"tokenizer_path": "~/data", "dtype": None}}, whole)
     assert not same_places(typed, {**whole, "fingerprint": "cd"})
     assert not same_places(typed, {**whole, "prefetch": True})
     assert not same_places({"steps": 1}, {"steps": "1"})

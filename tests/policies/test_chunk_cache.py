@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from pld_ray.policies import ChunkCache, Prediction, load_base_policy
+from pld_ray.policies.protocol import PolicyError
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,25 @@ def test_wrong_calls_are_refused(policy, make_observations):
         cache.act(make_observations(2, 0), ["", ""], env_ids=[1, 1])
     with pytest.raises(ValueError, match="1 tasks for 2 environments"):
         cache.act(make_observations(2, 0), [""])
+
+
+@pytest.mark.parametrize("prefetch", [False, True])
+def test_an_answer_that_is_not_finite_is_the_policys_fault(
+    act_directory, make_observations, prefetch
+):
+    broken = load_base_policy(act_directory)
+    cache = ChunkCache(broken, num_envs=1, prefetch=prefetch)
+    cache.reset([0])
+    cache.act(make_observations(1, 0), [""])
+    broken._policy.model.action_head.bias.data[-1] = np.nan
+    observations = make_observations(1, 0)
+
+    def play():
+        for _ in range(8):
+            cache.act(observations, [""])
+
+    with pytest.raises(PolicyError, match="the policy answered with an action that is not finite"):
+        play()
 
 
 def test_noise_follows_the_episode_that_reset_is_told_of_and_counts_on():

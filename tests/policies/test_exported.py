@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -14,16 +16,38 @@ from safetensors.torch import load_file, save_file
 
 from pld_ray.algorithm.chunked.networks import ChunkedNetworks
 from pld_ray.config.acrlpd import ACRLPDParams
+from pld_ray.config.policy import PolicyConfig
 from pld_ray.policies import ChunkCache, PolicyDescription, load_base_policy
 from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
 from pld_ray.policies.lerobot_names import missing_observations
+from pld_ray.rollout.factory import open_base_policy
 
 
 def observation(rows=3):
     state = np.random.default_rng(1).standard_normal((rows, D)).astype(np.float32)
     return {"observation.state": state, CAMERA: pictures(9, rows)}
+
+
+def test_a_run_begins_with_a_policy_that_answers(tmp_path):
+    """Who opens it for a run asks it once; one that a pool holds is asked there."""
+    networks = make_update(fill=False).networks
+    write_policy(tmp_path / "policy", ChunkPolicy(networks, {"observation.state": (D,)}))
+    spaces = (
+        gym.spaces.Dict({"observation.state": gym.spaces.Box(-1, 1, (D,))}),
+        gym.spaces.Box(-1, 1, (A,)),
+    )
+    settings = PolicyConfig(path=str(tmp_path / "policy"))
+    open_base_policy(settings, *spaces)
+    weights = load_file(tmp_path / "policy" / "model.safetensors")
+    spoilt = {name: torch.full_like(value, torch.nan) for name, value in weights.items()}
+    save_file(spoilt, tmp_path / "policy" / "model.safetensors")
+    with pytest.raises(
+        ValueError, match=rf"{tmp_path}/policy answers with actions that are not fi"
+    ):
+        open_base_policy(settings, *spaces)
+    open_base_policy(dataclasses.replace(settings, placement="pool"), *spaces)
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])

@@ -91,6 +91,15 @@ def test_a_hub_name_is_read_from_the_cache(tmp_path, act_directory):
     assert answer == f"{open_checkpoint(act_directory).fingerprint()} True"
 
 
+@pytest.mark.parametrize("inside", ["", "checkpoints", "checkpoints/best"])
+def test_a_run_in_place_of_a_policy_is_told_how_it_becomes_one(inside, tmp_path):
+    run = tmp_path / "run"
+    (run / "checkpoints/best").mkdir(parents=True)
+    (run / "config.yaml").touch()
+    with pytest.raises(FileNotFoundError, match=f"config.json is missing: `pld-ray export {run} "):
+        open_checkpoint(run / inside)
+
+
 @pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("path", ["outputs/policy", "/nowhere", "nowhere", "a/b/c", "some one/act"])
 def test_what_cannot_be_a_hub_name_is_a_missing_directory(tmp_path, monkeypatch, path):

@@ -9,6 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_policies import TYPES, VISION_LANGUAGE, make_observations, make_tasks
 
+from pld_ray.policies import load_base_policy
+from pld_ray.policies.checkpoint import open_checkpoint
+
 HEAD = "model.paligemma_with_expert.paligemma.lm_head.weight"
 EMBEDDING = "model.paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
 REQUIRED = {
@@ -68,6 +71,16 @@ def test_unknown_weights_are_named(load_changed, kind):
 
     with pytest.raises(ValueError, match=r"unknown: (model\.)?extra.0, .* and 2 more"):
         load_changed(kind, change)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_weight_that_is_not_finite_is_named(load_changed, value):
+    def change(weights):
+        weights[REQUIRED["act"]][0, 0] = value
+        return weights
+
+    with pytest.raises(ValueError, match=rf"not finite: {REQUIRED['act']}\."):
+        load_changed("act", change)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -199,3 +212,36 @@ def test_a_processor_step_of_another_library_is_not_run(tiny_directory, load_tin
     with pytest.raises(ValueError, match=r"not registered in LeRobot \('subprocess.Popen'\)"):
         load_tiny(copy)
     assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: torch.full_like(x, torch.nan), "have statistics that are not finite: copy"),
+        (lambda x: torch.zeros(3), "do not fit what config.json declares: The size of tensor"),
+    ],
+)
+@pytest.mark.parametrize("which", ["preprocessor", "postprocessor"])
+def test_statistics_that_cannot_be_used_are_refused(
+    act_directory, tmp_path, which, change, message
+):
+    copy = shutil.copytree(act_directory, tmp_path / "copy")
+    (file,) = copy.glob(f"policy_{which}_step_*.safetensors")
+    save_file({name: change(values) for name, values in load_file(file).items()}, file)
+    with pytest.raises(ValueError, match=f"the processors of {copy} {message}"):
+        load_base_policy(copy)
+
+
+@pytest.mark.parametrize("steps", [5, None, "abc", [5], {"a": {}}])
+def test_a_processor_without_a_list_of_steps_is_named(act_directory, tmp_path, steps):
+    copy = shutil.copytree(act_directory, tmp_path / "copy")
+    (copy / "policy_preprocessor.json").write_text(json.dumps({"steps": steps}))
+    with pytest.raises(ValueError, match=r"preprocessor.json: 'steps' must be a list of objects"):
+        open_checkpoint(copy)
+
+
+def test_json_too_deep_to_be_read_is_named(act_directory, tmp_path):
+    copy = shutil.copytree(act_directory, tmp_path / "copy")
+    (copy / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"config.json is not valid JSON .*: copy it again"):
+        open_checkpoint(copy)

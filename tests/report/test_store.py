@@ -18,7 +18,7 @@ from pld_ray.config import ConfigError
 from pld_ray.report.inputs import select
 from pld_ray.report.runs import HISTORIES, INTERVENTION_SHARE
 from pld_ray.report.store import load_runs
-from pld_ray.report.summary import n_episodes
+from pld_ray.report.summary import n_episodes, summarize
 from pld_ray.tracking.mlflow_run import MlflowRun
 
 LOGGED = set(HISTORIES) - {INTERVENTION_SHARE}
@@ -172,6 +172,41 @@ def test_a_file_that_is_gone_or_no_store_is_one_sentence(tmp_path):
     sqlite3.connect(tmp_path / "empty.db").execute("CREATE TABLE t (x)")
     with pytest.raises(ConfigError, match=r"empty.db is no MLflow store"):
         load_runs(f"sqlite:///{tmp_path / 'empty.db'}", ["0" * 32])
+
+
+def test_a_run_that_went_back_or_on_shows_what_it_is_now(store, tmp_path):
+    """Its first end is no result any more, and evaluations that it went back behind are none."""
+
+    def train(run, steps, success, held=None):
+        for step in steps:
+            run.log_metrics({"updates": 2 * step, "time/wall_s": step / success}, step)
+            run.log_metrics({"eval/residual_success": success, "eval/base_success": 0.5}, step)
+        if held is not None:
+            run.log_metrics({"eval/held_residual_success": held}, steps[-1])
+
+    def seen():
+        ((run,),) = (point.runs for point in summarize(select([str(tmp_path / "run")])).points)
+        found = run.run.metrics["eval/residual_success"]
+        return run.run.env_steps, run.final, run.held, run.wall_s, found.values.tolist()
+
+    with MlflowRun(tmp_path / "run", tracking_uri=store.uri) as run:
+        train(run, (10, 20, 25, 30), 0.8, held=0.375)
+    assert seen() == (30, 0.375, True, 37.5, [0.8] * 4)
+    for steps, held, expected in (
+        ((20,), None, (20, 0.4, False, 50.0, [0.8, 0.4])),
+        ((20, 30), 0.25, (30, 0.25, True, 75.0, [0.8, 0.4, 0.4])),
+    ):
+        with MlflowRun.resume(tmp_path / "run") as run:
+            run.journal.restore(10, gives_up=True)
+            run.restored(10)
+            train(run, steps, 0.4, held)
+        assert seen() == expected
+    with MlflowRun.resume(tmp_path / "run") as run:
+        run.journal.restore(30)
+        run.restored(30)
+        assert seen()[1:3] == (0.25, True)
+        train(run, (40,), 0.5)
+    assert seen() == (40, 0.5, False, 80.0, [0.8, 0.4, 0.4, 0.5])
 
 
 # --- what was asked for ---------------------------------------------------------------------------

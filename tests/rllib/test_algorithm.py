@@ -11,6 +11,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from update_fixtures import PLAIN
 
 from pld_ray.evaluation.requests import Contestant
+from pld_ray.files.manifest import CheckpointError
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rollout.messages import SampleRequest
 
@@ -153,6 +154,12 @@ def test_checkpoint_restores_everything_and_the_next_update_is_the_same(build, t
     assert results[0] == results[1]
     for key, value in weights(first).items():
         assert torch.equal(value, weights(second)[key]), key
+
+
+def test_what_is_no_folder_is_no_checkpoint(trained):
+    for given in (None, "nowhere"):
+        with pytest.raises(CheckpointError, match=f"{given} is not a pld-ray checkpoint"):
+            trained[0].load_checkpoint(given)
 
 
 def test_an_older_checkpoint_restored_in_place_wins_over_newer_weights(trained):

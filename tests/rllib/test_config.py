@@ -6,7 +6,7 @@ import pytest
 from ray import tune
 
 from pld_ray.config import TrainConfig
-from pld_ray.config.file import field_names
+from pld_ray.config.keys import field_names
 from pld_ray.policies.checkpoint import EMBEDDED_WEIGHTS
 from pld_ray.rllib import ResidualSACConfig
 
@@ -77,10 +77,12 @@ def test_copies_share_nothing_and_frozen_ones_stay():
 
 
 def test_an_unknown_name_is_a_type_error():
-    with pytest.raises(TypeError, match="udt"):
-        ResidualSACConfig().training(udt=2)
-    with pytest.raises(TypeError, match="pth"):
+    with pytest.raises(TypeError, match=r"training\(utdd\) does not exist; did you mean utd\?"):
+        ResidualSACConfig().training(utdd=2)
+    with pytest.raises(TypeError, match=r"base_policy\(pth\) .* did you mean path\?"):
         ResidualSACConfig().base_policy(pth="x")
+    with pytest.raises(TypeError, match=r"human\(devise\) .* did you mean device\?"):
+        ResidualSACConfig().human(devise="none")
 
 
 def test_a_run_s_pool_has_the_values_of_its_policy():

@@ -86,6 +86,28 @@ def nothing(**kwargs):
             lambda c: c.training(norm_stats="s.json", pretrained_critic="c"),
             "exclude each other",
         ),
+        (
+            lambda c: c.env_runners(rollout_fragment_length=7),
+            r"rollout_fragment_length\) changes nothing here: use training\(sample_steps",
+        ),
+        (lambda c: c.env_runners(num_env_runners=-1), r"env_runners\(num_env_runners\)=-1: must"),
+        (lambda c: c.env_runners(num_env_runners=1.5), r"=1.5: must be a whole number in \[0, 40"),
+        (lambda c: c.env_runners(num_envs_per_env_runner=1.5), r"per_env_runner\)=1.5: must"),
+        (lambda c: c.learners(num_learners=-2), r"learners\(num_learners\)=-2: must be a whole"),
+        (lambda c: c.evaluation(evaluation_num_env_runners=-1), r"_num_env_runners\)=-1: must"),
+        (
+            lambda c: c.environment(env_config=[1]),
+            r"environment\(env_config\)=\[1\]: must be a map",
+        ),
+        (
+            lambda c: c.environment(env_config=None),
+            r"environment\(env_config\)=None: must be a map",
+        ),
+        (lambda c: c.environment(env_config={"suite": 5}), "suite=5 must be a text"),
+        (
+            lambda c: c.environment(env_config={"entry_point": "envs.point:P", "kwargs": [1]}),
+            r"kwargs=\[1\] must be a mapping of arguments",
+        ),
         (lambda c: c.multi_agent(policies={"one", "other"}), "there is one agent"),
         (lambda c: c.api_stack(False, False), "only RLlib's new API stack"),
         (

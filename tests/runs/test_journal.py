@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from pld_ray.config import ConfigError
 from pld_ray.runs.journal import NON_FINITE, RESTART, TIME, Journal, read_history
 
 
@@ -117,9 +118,17 @@ def test_what_a_restart_took_out_is_kept_in_the_order_in_which_it_was_written(tm
 def test_a_broken_line_inside_is_named_and_kept(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"env_steps": 1}\n{"env_st\n{"env_steps": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is no report"):
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 2 is no report"):
         Journal(path)
     assert path.read_text().count("\n") == 3
+
+
+@pytest.mark.parametrize("line", ["{}", '{"env_steps": "many"}'])
+def test_a_line_without_steps_is_a_user_s_error(line, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"env_steps": 1}}\n{line}\n')
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl, line 2 is no report"):
+        Journal(path).restore(1)
 
 
 def test_bad_rows_are_refused(tmp_path):

@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from pld_ray.config import ConfigError
+from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files import lock as locks
 from pld_ray.files.atomic import undone_unless
 from pld_ray.files.lock import LOCK_FILE, STALE_S, Owner, lock_owner, process_start
 from pld_ray.runs.layout import PROGRESS_FILE
 from pld_ray.runs.reading import wall_before
-from pld_ray.runs.run_dir import RunDir, older_checkpoint
+from pld_ray.runs.run_dir import RunDir, older_checkpoint, run_of_checkpoint
 from pld_ray.runs.status import (
     FAILED,
     FINISHED,
@@ -27,6 +27,8 @@ from pld_ray.runs.status import (
     read_status,
     write_status,
 )
+from pld_ray.tracking.logfile import close_logging, setup_logging
+from pld_ray.tracking.mlflow_record import write_record
 
 
 @pytest.fixture
@@ -223,6 +225,24 @@ def test_checkpoints_beyond_the_one_gone_on_from_are_hidden_and_never_pruned_for
     assert old.exists()
 
 
+def test_who_gives_a_run_for_its_checkpoint_or_the_reverse_is_told_the_other(tmp_path):
+    run = RunDir(tmp_path)
+    run.create(TrainConfig())
+    with pytest.raises(ConfigError, match="give a folder that `pld-ray train` wrote under check"):
+        run_of_checkpoint(tmp_path)
+    newest = checkpoint(run, "final", 2)
+    with pytest.raises(ConfigError, match=f"residual_sac.json is missing; give {newest}$"):
+        run_of_checkpoint(tmp_path)
+    best = checkpoint(run, "best", 1)
+    with pytest.raises(ConfigError, match=f"residual_sac.json is missing; give {best}$"):
+        run_of_checkpoint(tmp_path)
+    assert run_of_checkpoint(best).path == run.path
+    with pytest.raises(ConfigError, match=f"best holds no run: .*; it lies in the run {tmp_path}:"):
+        RunDir(best).load_config()
+    with pytest.raises(ConfigError, match=r"holds no run: config\.yaml is missing$"):
+        RunDir(tmp_path.parent).load_config()
+
+
 def fail_to_start(run, begun):
     with undone_unless(run.path, lambda: run.has_begun):
         run.claim()
@@ -254,6 +274,30 @@ def test_an_output_dir_that_cannot_be_a_folder_is_refused(tmp_path, name):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ConfigError, match=r"output_dir=.*(is no folder|too long); choose another"):
         RunDir(tmp_path / name).check_new()
+
+
+def test_a_folder_that_holds_something_is_no_new_run_s(tmp_path):
+    for name in ("train.log", "checkpoints", "metrics.jsonl"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=r"something already \(checkpoints, metrics\.jsonl\); ch"):
+        RunDir(tmp_path).check_new()
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match=r"already \(a, b, checkpoints, \.\.\.\); choose another"):
+        RunDir(tmp_path).check_new()
+
+
+def test_a_run_begins_where_another_was_killed_while_it_started(tmp_path):
+    run = RunDir(tmp_path)
+    run.claim()
+    run.set_status(RUNNING)
+    setup_logging(tmp_path)
+    close_logging()
+    write_record(tmp_path, "sqlite:///mlflow.db", "1" * 32)
+    (tmp_path / ".status.json-0123abcd").touch()
+    (tmp_path / "slurm-7.out").touch()  # what a shell has opened for the command's output
+    RunDir(tmp_path).check_new()
+    run.release()
 
 
 def test_offline_checkpoints_are_newer_by_their_updates(tmp_path):

@@ -193,6 +193,13 @@ def test_numbers_take_the_kind_that_the_configuration_has():
             "policy.path cannot change within a trial",
         ),
         ({"space": UTD, "shceduler": {}}, "did you mean scheduler"),
+        ({"space": UTD, "num_samples": 5}, "num_samples=5: nothing is drawn, a grid is tried"),
+        ({"variants": {"a": {}}, "num_samples": 2}, "num_samples=2: nothing is drawn"),
+        ({"space": {"algorithm.utd": {"grid": [1, 1]}}}, r"grid \[1, 1\]: must be different"),
+        (
+            {"variants": {"a": {}, "b": {"algorithm.utd": 2}, "c": {}}},
+            "variants.a and variants.c make the same changes",
+        ),
         (
             {"space": {"algorithm.utd, algorithm.n_step": {"grid": [[1, 2], [1]]}}},
             "must be a list of 2 values",
@@ -202,6 +209,22 @@ def test_numbers_take_the_kind_that_the_configuration_has():
 def test_a_wrong_file_is_refused_with_what_to_mend(load, mapping, message):
     with pytest.raises(ConfigError, match=message):
         load(mapping)
+
+
+def test_keys_of_the_file_may_be_dotted(load):
+    sweep = load(
+        {
+            "scheduler.type": "asha",
+            "scheduler": {"grace_steps": 3},
+            "stop.env_steps": 100,
+            "set.algorithm.gamma": 0.9,
+            "space.algorithm.utd": {"grid": [1, 2]},
+        }
+    )
+    assert (sweep.config.scheduler.type, sweep.config.scheduler.grace_steps) == ("asha", 3)
+    assert sweep.config.stop.env_steps == 100
+    assert sweep.base.algorithm.gamma == 0.9
+    assert len(sweep_points(sweep)) == 2
 
 
 def test_a_key_of_an_option_that_a_variant_sets_as_a_whole_is_kept(load):

@@ -30,6 +30,13 @@ def test_everything_to_the_file_and_warnings_to_the_console(tmp_path, capsys):
     assert err == "WARNING: runner lost\n"
 
 
+def test_a_full_disk_is_told_by_the_run_alone(tmp_path, capsys):
+    (tmp_path / "train.log").symlink_to("/dev/full")
+    setup_logging(tmp_path).info("runner started")
+    close_logging()
+    assert capsys.readouterr().err == ""
+
+
 def test_resume_appends_and_lines_are_not_doubled(tmp_path):
     for line in ("first", "second"):
         setup_logging(tmp_path).info(line)

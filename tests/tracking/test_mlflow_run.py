@@ -160,6 +160,25 @@ def test_a_restart_from_a_checkpoint_repeats_no_point(store, tmp_path, another_m
     assert logged(run).data.params == {"seed": "0"}
 
 
+def test_a_restart_that_gives_newer_checkpoints_up_logs_its_own_figures(store, tmp_path):
+    with MlflowRun(tmp_path, store_dir=store) as run:
+        for step in (10, 20, 30):
+            run.log_metrics({"loss": 1.0, "updates": step}, step)
+        run.log_metrics({"held": 0.375}, 30)
+    with MlflowRun.resume(tmp_path) as run:
+        run.journal.restore(10, gives_up=True)
+        run.restored(10)
+        run.log_metrics({"loss": 2.0, "updates": 19}, 20)
+    with MlflowRun.resume(tmp_path) as run:
+        go_back(run, 10)  # it was killed meanwhile
+        run.log_metrics({"loss": 3.0, "updates": 18}, 20)
+        run.log_metrics({"loss": 3.0, "updates": 29}, 30)
+        run.log_metrics({"held": 0.25}, 30)
+    assert history(run, "loss") == [(10, 1.0), (20, 1.0), (30, 1.0), (20, 2.0), (30, 3.0)]
+    assert history(run, "held") == [(30, 0.375), (30, 0.25)]
+    assert logged(run).data.metrics == {"loss": 3.0, "updates": 29.0, "held": 0.25}
+
+
 def test_two_runs_share_an_experiment_and_finish_with_their_status(store, tmp_path):
     with pytest.raises(ZeroDivisionError), MlflowRun(tmp_path / "a", store_dir=store) as failed:
         raise ZeroDivisionError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pathlib
 import resource
@@ -100,8 +101,9 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (outbox.journal.path.stat().st_size + 7, hard))
     try:
-        with pytest.raises(OSError, match="only 7 of"):
+        with pytest.raises(OSError, match="only 7 of") as error:
             log(outbox, 2)
+        assert error.value.errno == errno.ENOSPC
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     log(outbox, 3)
@@ -304,6 +306,18 @@ def test_a_second_restart_counts_from_all_that_was_logged():
     ledger.restart()
     assert ledger.new_points({"loss": 1.0}, 20) == {}
     assert ledger.new_points({"loss": 1.0}, 40) == {"loss": 1.0}
+
+
+def test_what_a_restart_gives_up_is_logged_anew():
+    ledger = Ledger()
+    ledger.new_points({"loss": 1.0, "eval": 0.5}, 10)
+    ledger.new_points({"loss": 1.0}, 30)
+    ledger.restart(20)
+    for step in (25, 30):
+        assert ledger.new_points({"loss": 2.0}, step) == {"loss": 2.0}
+    ledger.restart()  # killed, and on from its newest checkpoint
+    assert ledger.new_points({"loss": 3.0, "eval": 0.6}, 30) == {"eval": 0.6}
+    assert ledger.new_points({"loss": 3.0}, 40) == {"loss": 3.0}
 
 
 # --- batches ------------------------------------------------------------------------------------
