@@ -245,8 +245,13 @@ def is_text(field: Field) -> bool:
 
 
 def is_odd_number(field: Field, text: str) -> bool:
-    """Whether a number is due and this is none as everybody reads it, such as 0x10."""
-    return without_none(field.hint)[0] in (int, float) and not is_plain_number(text)
+    """Whether a number is due and YAML reads none as everybody does: 0x10, 010, None."""
+    if without_none(field.hint)[0] not in (int, float) or is_plain_number(text):
+        return False
+    try:
+        return isinstance(parse_yaml(text), int | float) or text == "None"
+    except YamlError:
+        return True
 
 
 def config_path(args: list[str]) -> pathlib.Path | None:

@@ -212,7 +212,7 @@ class FinetuneConfig:
     ray_address: str | None = with_default(TrainConfig, "ray_address", None)
     output_dir: str = option(
         "outputs/finetune",
-        "Folder of the run; it must be new or empty unless the run is resumed.",
+        "Folder of the run; unless it is resumed, nothing of another run may be there.",
         path="new",
     )
 

@@ -73,7 +73,7 @@ class TrainConfig:
     )
     output_dir: str = option(
         "outputs/train",
-        "Folder of the run; it must be new or empty unless the run is resumed.",
+        "Folder of the run; unless it is resumed, nothing of another run may be there.",
         path="new",
     )
     offline_cache: str | None = option(

@@ -147,6 +147,8 @@ class Dataset:
             width = self.width(name) if name in self.features else 1
             try:
                 columns[name] = as_numpy(table[name], width)
+            except TypeError as error:
+                raise DataError(f"{path}: {name} {error}") from None
             except ValueError as error:
                 raise damaged(path, f"{name} {error}") from None
         return columns
@@ -271,8 +273,11 @@ def open_datasets(path: str | pathlib.Path) -> list[Dataset]:
 def as_numpy(column: pa.ChunkedArray, width: int) -> np.ndarray:
     """A column of numbers or flags, [N] or [N, width].
 
+    Where it is empty a number is NaN.
+
     Raises:
-        ValueError: it holds something else; how its name goes on in a sentence.
+        TypeError: it holds something else; how its name goes on in a sentence.
+        ValueError: it is not as wide, or a flag is empty; likewise.
     """
     is_vector = pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type)
     if is_vector:
@@ -282,9 +287,10 @@ def as_numpy(column: pa.ChunkedArray, width: int) -> np.ndarray:
     else:
         widths = np.ones(len(column), np.int64)
         values = np.asarray(column.to_numpy())
+    if pa.types.is_boolean(column.type) and column.null_count:
+        raise ValueError("has empty rows")
     if values.dtype.kind not in "biuf":
-        empty = " with empty rows" * (column.null_count > 0)
-        raise ValueError(f"holds {column.type}{empty}, need numbers")
+        raise TypeError(f"holds {column.type}, and only numbers and vectors of them can be read")
     if (wrong := widths != width).any():
         row = int(wrong.argmax())
         raise ValueError(f"has {widths[row]} values in row {row}, {v3.INFO_PATH} says {width}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import os
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from pld_ray.runs.layout import (
     CANDIDATE,
     CURVE_FILE,
     EVAL_INFO_FILE,
+    PAST_SUMMARY_FILE,
     SUMMARY_FILE,
     TRAINER_FILE,
 )
@@ -151,8 +154,11 @@ def forget_end(run: RunDir) -> None:
     """Remove the results of an end that the run goes on from, or goes back behind.
 
     The next end writes them anew; until then they would pass for results of the `best` to come.
+    The summary is put aside, for the time that the run has taken.
     """
-    for name in (SUMMARY_FILE, EVAL_INFO_FILE, CURVE_FILE):
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(run.path / SUMMARY_FILE, run.path / PAST_SUMMARY_FILE)
+    for name in (EVAL_INFO_FILE, CURVE_FILE):
         (run.path / name).unlink(missing_ok=True)
 
 

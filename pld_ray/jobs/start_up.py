@@ -39,7 +39,8 @@ class StartUp:
         trace: TracebackType | None,
     ) -> None:
         # Ray makes SystemExit of a SIGTERM that comes once it runs, before the next step
-        by_ray = self._armed and kind is SystemExit
+        code = error.code if isinstance(error, SystemExit) else None
+        by_ray = self._armed and code == signal.SIGTERM
         self._disarm()
         if self._ended or by_ray:  # whatever a library has made of the interrupt
             self._raise()

@@ -9,6 +9,8 @@ from typing import Any
 CONFIG_FILE = "config.yaml"
 STATUS_FILE = "status.json"
 SUMMARY_FILE = "summary.json"
+PAST_SUMMARY_FILE = ".summary.json"
+"""Of an end from which the run has gone on."""
 METRICS_FILE = "metrics.jsonl"
 RESTARTS_FILE = "metrics.restarts.jsonl"
 """Rows that a restart from an older checkpoint took out of `metrics.jsonl`, and each restart."""

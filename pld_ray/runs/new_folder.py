@@ -1,4 +1,4 @@
-"""Where a new run may begin: a folder that is not there yet, or has nothing in it."""
+"""Where a new run may begin: a folder that is not there yet, or has nothing of a run in it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import os
 import pathlib
 
 from pld_ray.config import ConfigError
-from pld_ray.files.lock import LOCK_FILE
 from pld_ray.runs.layout import (
+    BUFFER,
+    CHECKPOINTS,
     CONFIG_FILE,
-    LOG_FILE,
-    MLFLOW_FILE,
-    OUTBOX_FILE,
-    SENT_FILE,
-    STATUS_FILE,
+    CURVE_FILE,
+    DEMO_BUFFER,
+    EVAL_INFO_FILE,
+    METRICS_FILE,
+    RESTARTS_FILE,
+    SUMMARY_FILE,
+    SWEEP_FILE,
+    TRIALS,
 )
 
-LEFT_BY_A_START = {LOCK_FILE, STATUS_FILE, LOG_FILE, MLFLOW_FILE, OUTBOX_FILE, SENT_FILE}
-"""Of a start that was killed before it wrote `config.yaml`; the next one goes on with them."""
-OF_A_SHELL = {".log", ".out", ".err"}
-"""Into which people redirect what the command prints."""
-SHOWN = 3
-"""Names in the message."""
+OF_A_RUN = (
+    *(METRICS_FILE, RESTARTS_FILE, SUMMARY_FILE, EVAL_INFO_FILE, CURVE_FILE),
+    *(CHECKPOINTS, BUFFER, DEMO_BUFFER, SWEEP_FILE, TRIALS),
+)
+"""What a run or a sweep keeps, and another one would overwrite or mix with its own. A job's script,
+what a shell writes and what a start that was killed has left may lie there."""
 
 
 def check_new(folder: pathlib.Path) -> None:
@@ -43,23 +47,9 @@ def check_new(folder: pathlib.Path) -> None:
         reason = "" if there.is_dir() else f"{there} is no folder"
         if not reason and not os.access(there, os.W_OK):
             reason = f"no permission to write to {there}"
-        if not reason and (held := foreign(folder)):
-            reason = f"it holds something already ({', '.join(held)})"
+        if not reason and (held := [name for name in OF_A_RUN if (folder / name).exists()]):
+            reason = f"it holds something of another run ({', '.join(held)})"
     except OSError as error:  # a name that is too long
         reason = error.strerror or str(error)
     if reason:
         raise ConfigError(f"output_dir={folder}: {reason}; choose another --output_dir")
-
-
-def foreign(folder: pathlib.Path) -> list[str]:
-    """Names of what lies in a folder, but for hidden files, output of the command and what a start
-    has left behind."""
-    if not folder.is_dir():
-        return []
-    held = sorted(
-        path.name
-        for path in folder.iterdir()
-        if not (path.name.startswith(".") or path.suffix in OF_A_SHELL)
-        and path.name not in LEFT_BY_A_START
-    )
-    return [*held[:SHOWN], "..."] if len(held) > SHOWN else held

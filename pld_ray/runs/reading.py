@@ -8,7 +8,14 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from pld_ray.runs.layout import CHECKPOINTS, METRICS_FILE, PROGRESS_FILE, SUMMARY_FILE, read_json
+from pld_ray.runs.layout import (
+    CHECKPOINTS,
+    METRICS_FILE,
+    PAST_SUMMARY_FILE,
+    PROGRESS_FILE,
+    SUMMARY_FILE,
+    read_json,
+)
 from pld_ray.runs.status import (
     FAILED,
     FINISHED,
@@ -101,9 +108,10 @@ def read_metrics(path: pathlib.Path, everything: bool = False) -> Metrics:
 
 def wall_before(folder: pathlib.Path) -> float:
     """Seconds that a run has taken when it goes on; of one that was killed, those it trained."""
-    total = read_json(folder / SUMMARY_FILE).get("total_wall_s")
     trained = read_metrics(folder / METRICS_FILE, everything=True).last.get("time/wall_s", 0.0)
-    return max(float(total) if isinstance(total, int | float) else 0.0, trained)
+    ends = (read_json(folder / name) for name in (SUMMARY_FILE, PAST_SUMMARY_FILE))
+    totals = (end.get("total_wall_s") for end in ends)
+    return max(trained, *(float(s) if isinstance(s, int | float) else 0.0 for s in totals))
 
 
 def latest_checkpoints(folder: pathlib.Path) -> list[tuple[str, int]]:

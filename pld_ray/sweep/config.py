@@ -275,8 +275,8 @@ def make_sweep(config: SweepConfig, file: pathlib.Path) -> Sweep:
     domains = [*config.space.values(), *config.scheduler.mutations.values()]
     if config.num_samples > 1 and config.searcher == "random" and all("grid" in d for d in domains):
         raise ConfigError(
-            f"{file}: num_samples={config.num_samples}: nothing is drawn, a grid is tried whole: "
-            "leave it out, or give more seeds for each point"
+            f"{file}: num_samples={config.num_samples}: nothing is drawn, grids and variants are "
+            "tried whole: leave it out, or give more seeds for each point"
         )
     return Sweep(config, base, preset, started_in=start_folder())
 

@@ -321,7 +321,7 @@ def test_every_key_of_the_table_is_an_option():
 
 
 def test_it_is_said_once_before_a_run_begins(tmp_path, capsys):
-    (tmp_path / "taken").write_text("")
+    (tmp_path / "metrics.jsonl").write_text("")
     out = f"--output_dir={tmp_path}"
     said = "pld-ray: policy.replicas=3 changes nothing: it goes with policy.placement=pool\n"
     for dry in ([], ["--dry_run"]):

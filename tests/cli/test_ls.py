@@ -297,7 +297,8 @@ def test_nothing_heavy_is_imported():
     [
         (["nowhere"], "nowhere: no such folder"),
         ([".", "--sort=size"], "--sort=size: must be name, success, steps, time"),
-        ([".", "--jason"], "--jason is none of its flags; usage: pld-ray ls"),
+        ([".", "--jason"], "--jason does not exist; did you mean --json?"),
+        ([".", "--size"], "--size is none of its flags; usage: pld-ray ls"),
     ],
 )
 def test_a_mistake_is_one_sentence(args, words, capsys):

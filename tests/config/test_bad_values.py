@@ -180,6 +180,8 @@ def test_other_numbers_are_read_as_they_were(tmp_path):
     assert (config.seed, config.total_steps, config.algorithm.tau) == (0, 1000, 1e-4)
     assert config.env.task == "012"
     assert config.env.kwargs == {"id": 255, "x": -0.5}
+    config = load_config(TrainConfig, ["--algorithm.target_entropy=NULL", "--seed='3'"])
+    assert (config.algorithm.target_entropy, config.seed) == (None, 3)
 
 
 def test_malformed_files_are_refused_in_words(tmp_path):

@@ -354,11 +354,17 @@ DAMAGES = {
         r"file-000\.parquet is damaged \(action has 3 values in row 4, meta/info\.json says 14",
     ),
     "narrow": (declared(shape=[3]), r"action has 14 values in row 0, meta/info\.json says 3"),
-    "nested": (column(*ACTION, lambda v: [[row] for row in v]), "action holds list.*need numbers"),
-    "text": (column(*SUCCESS, lambda v: ["no"] * 18), r"next\.success holds string, need numbers"),
+    "nested": (
+        column(*ACTION, lambda v: [[row] for row in v]),
+        "action holds list.*only numbers and vectors",
+    ),
+    "text": (
+        column(*SUCCESS, lambda v: ["no"] * 18),
+        r"next\.success holds string, and only numbers",
+    ),
     "empty": (
         column(*SUCCESS, lambda v: [None, *v[1:]]),
-        r"next\.success holds bool with empty rows, need numbers",
+        r"next\.success has empty rows",
     ),
 }
 

@@ -135,6 +135,12 @@ def test_a_stop_is_the_sentence_whatever_a_library_makes_of_it(start):
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
+def test_who_ends_the_process_is_not_taken_for_a_stop():
+    """An environment may; what Ray makes of SIGTERM has that signal's number."""
+    with pytest.raises(SystemExit, match=r"^1$"), StartUp():
+        sys.exit(1)
+
+
 def test_handlers_that_a_library_sets_meanwhile_are_taken_over_and_given_back():
     def theirs(number, frame):
         raise AssertionError("the start would not end with a sentence")

@@ -18,6 +18,7 @@ from pld_ray.jobs.loop_state import LoopState, load_first, loop_state, worth
 from pld_ray.jobs.stop_request import Stopped
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.runs.journal import GIVEN_UP, RESTART
+from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir
 
 
@@ -155,13 +156,14 @@ def test_results_of_an_end_go_when_the_run_goes_on_or_back(
         run.save_checkpoint(write, name, {})
     results = {"summary.json", "eval_info.json", "learning_curve.png"}
     for name in results:
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text('{"total_wall_s": 5000}')
     loop = TrainingLoop.__new__(TrainingLoop)
     loop.config, loop.run_dir, loop.algorithm = TrainConfig(total_steps=total_steps), run, algorithm
     loop.journal, loop.logger, loop.keeps_best = run.journal, logging.getLogger(__name__), False
     loop.dump = loop.tracker = None
     loop.restore(None if checkpoint is None else run.checkpoint_named(checkpoint))
     assert {p.name for p in tmp_path.iterdir()} & results == (results if is_over else set())
+    assert wall_before(tmp_path) == 5000
     restart = run.journal.everything()[-1]
     assert {GIVEN_UP: restart.get(GIVEN_UP)} == {GIVEN_UP: None} | gives_up
     assert restart[RESTART]

@@ -469,7 +469,7 @@ def test_the_command_prints_its_figures_as_json(sweep, tmp_path, capsys):
     ("args", "words"),
     [
         ([], "RUN_OR_SWEEP is missing; usage: pld-ray report"),
-        (["x", "--treshold=0.8"], "--treshold=0.8 is none of its flags"),
+        (["x", "--treshold=0.8"], "--treshold does not exist; did you mean --threshold?"),
         (["x", "--threshold=80"], "--threshold=80: must be a success rate in (0, 1]"),
         (["x", "--threshold=high"], "--threshold=high: must be a success rate"),
         (["x"], "x: no such folder, and no MLflow run id"),

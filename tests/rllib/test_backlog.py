@@ -35,6 +35,10 @@ class SlowLearners:
         self.rate, self.stored = rate, 0
         self.queue = deque()
 
+    @property
+    def can_update(self):
+        return self.stored > 0
+
     def start_updating(self, *given):
         pass
 

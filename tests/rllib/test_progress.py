@@ -186,7 +186,11 @@ def one_after_the_other(pipelined, rounds=1):
         deliver=deliver,
         publish=lambda learners: told.append("publish"),
     )
-    learners = SimpleNamespace(train=lambda updates, scale: told.append(updates))
+    learners = SimpleNamespace(
+        can_update=True,
+        train=lambda updates, scale: told.append(updates),
+        set_residual_scale=lambda scale: told.append("scale"),
+    )
     for _ in range(rounds):
         Rounds(pipelined, progress, learners, runners).step()
     return told, progress
@@ -198,15 +202,15 @@ def asked(updates, env_steps):
 
 def test_a_round_learns_from_what_it_has_sampled():
     told, progress = one_after_the_other(pipelined=False, rounds=2)
-    first = [asked(7, 0), "deliver", 8, "publish"]
-    assert told == [*first, asked(18, 20), "deliver", 5, "publish"]
+    first = [asked(7, 0), "deliver", 8, "scale", "publish"]
+    assert told == [*first, asked(18, 20), "deliver", 5, "scale", "publish"]
     assert (progress.updates, progress.published_updates, progress.update_debt) == (23, 23, 0)
 
 
 def test_a_pipelined_round_learns_while_it_samples_from_the_one_before():
     told, progress = one_after_the_other(pipelined=True, rounds=2)
-    first = [asked(7, 0), 3, "deliver", "publish"]
-    assert told == [*first, asked(13, 20), 5, "deliver", "publish"]
+    first = [asked(7, 0), 3, "deliver", "scale", "publish"]
+    assert told == [*first, asked(13, 20), 5, "deliver", "scale", "publish"]
     assert (progress.updates, progress.published_updates, progress.update_debt) == (18, 18, 5)
 
 
@@ -214,6 +218,7 @@ def test_nothing_is_learnt_without_a_debt():
     told = []
     runners = SimpleNamespace(request=lambda **how: None, deliver=lambda *_: None)
     runners.publish = lambda learners: None
-    learners = SimpleNamespace(train=lambda *_: told.append("train"))
+    learners = SimpleNamespace(can_update=True, set_residual_scale=lambda scale: None)
+    learners.train = lambda *_: told.append("train")
     Rounds(False, make_progress(utd=1.0, update_debt=0.5), learners, runners).step()
     assert told == []

@@ -193,7 +193,7 @@ def test_numbers_take_the_kind_that_the_configuration_has():
             "policy.path cannot change within a trial",
         ),
         ({"space": UTD, "shceduler": {}}, "did you mean scheduler"),
-        ({"space": UTD, "num_samples": 5}, "num_samples=5: nothing is drawn, a grid is tried"),
+        ({"space": UTD, "num_samples": 5}, "num_samples=5: nothing is drawn, grids and variants"),
         ({"variants": {"a": {}}, "num_samples": 2}, "num_samples=2: nothing is drawn"),
         ({"space": {"algorithm.utd": {"grid": [1, 1]}}}, r"grid \[1, 1\]: must be different"),
         (
