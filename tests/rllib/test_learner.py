@@ -189,18 +189,25 @@ def test_rates_are_the_configuration_s_and_moments_the_checkpoint_s(learner, tmp
         assert all(map(torch.equal, moments, theirs))
 
 
+class Group:
+    """Learners of this process, as RLlib has them."""
+
+    def __init__(self, *learners):
+        self.learners = learners
+
+    def foreach_learner(self, call, **kwargs):
+        return [
+            SimpleNamespace(ok=True, get=partial(call, each, **kwargs)) for each in self.learners
+        ]
+
+    def __len__(self):
+        return len(self.learners)
+
+
 def test_the_replay_of_all_learners_is_counted_and_as_it_is_now():
     pair = [make_learner(), make_learner()]
-
-    class Group:
-        def foreach_learner(self, call, **kwargs):
-            return [SimpleNamespace(ok=True, get=partial(call, each, **kwargs)) for each in pair]
-
-        def __len__(self):
-            return len(pair)
-
     metrics = MetricsLogger(root=True)
-    learners = Learners(Group(), metrics, "")
+    learners = Learners(Group(*pair), metrics, "")
     for count in (2, 3):
         learners.store([ReplayBatch(*episodes(count))])
     held = metrics.peek(("learners", "__all_modules__", "replay_online"))
@@ -209,15 +216,7 @@ def test_the_replay_of_all_learners_is_counted_and_as_it_is_now():
 
 def test_no_update_is_paid_for_before_every_learner_has_something_to_learn_from():
     pair = [make_learner(), make_learner()]
-
-    class Group:
-        def foreach_learner(self, call, **kwargs):
-            return [SimpleNamespace(ok=True, get=partial(call, each, **kwargs)) for each in pair]
-
-        def __len__(self):
-            return len(pair)
-
-    learners = Learners(Group(), MetricsLogger(root=True), "")
+    learners = Learners(Group(*pair), MetricsLogger(root=True), "")
     progress = Progress(ResidualScaleSchedule(pair[0].params), 1.0, 0)
     progress.update_debt = 7.5
     rounds = Rounds(False, progress, learners, None)
@@ -234,17 +233,10 @@ def test_no_update_is_paid_for_before_every_learner_has_something_to_learn_from(
 def test_that_demonstrations_leave_the_offline_ring_is_said_once(caplog):
     learner = make_learner(offline_capacity=2 * (LENGTH + 1) + 7)
 
-    class Group:
-        def foreach_learner(self, call, **kwargs):
-            return [SimpleNamespace(ok=True, get=partial(call, learner, **kwargs))]
-
-        def __len__(self):
-            return 1
-
     def said():
         return [r.message for r in caplog.records if "the offline replay is full" in r.message]
 
-    learners = Learners(Group(), MetricsLogger(root=True), "")
+    learners = Learners(Group(learner), MetricsLogger(root=True), "")
     learners.store([ReplayBatch(*episodes(), "offline"), ReplayBatch(*episodes(9))])
     columns, lengths = episodes(1)
     columns["intervened"][[2, 3]] = True  # seen by windows of them: rows 2 to 6
