@@ -35,7 +35,7 @@ def check_new(folder: pathlib.Path) -> None:
         folder: its whole path.
 
     Raises:
-        ConfigError: it holds a run or something else, or cannot be made.
+        ConfigError: it holds a run or something of one, or cannot be made.
     """
     try:
         if (folder / CONFIG_FILE).exists():
