@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pld_ray.charts.numbers import short_number
 from pld_ray.cli.arguments import Parser
 
 if TYPE_CHECKING:
@@ -156,16 +157,8 @@ def rate(value: float | None) -> str:
 
 def steps(row: Listed) -> str:
     """`12k/36k`."""
-    total = "" if row.total_steps is None else f"/{short(row.total_steps)}"
-    return f"{short(row.env_steps)}{total}"
-
-
-def short(count: int) -> str:
-    """36000 -> `36k`."""
-    for size, suffix in ((1_000_000, "M"), (1_000, "k")):
-        if count >= size:
-            return f"{count / size:.3g}{suffix}"
-    return str(count)
+    total = "" if row.total_steps is None else f"/{short_number(row.total_steps)}"
+    return f"{short_number(row.env_steps)}{total}"
 
 
 def age(updated_s: float) -> str:

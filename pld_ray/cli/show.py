@@ -170,7 +170,8 @@ def print_details(shown: dict[str, Any]) -> None:
     """Sections of `name  value` lines."""
     from rich.text import Text
 
-    from pld_ray.cli.ls import LEGEND, STYLES, plain_console, short
+    from pld_ray.charts.numbers import short_number
+    from pld_ray.cli.ls import LEGEND, STYLES, plain_console
 
     console = plain_console()
 
@@ -215,7 +216,8 @@ def print_details(shown: dict[str, Any]) -> None:
     )
     section("newest figures", {k: figure(v) for k, v in shown.get("figures", {}).items()})
     section(
-        "checkpoints", {k: f"{short(v)} steps" for k, v in shown.get("checkpoints", {}).items()}
+        "checkpoints",
+        {k: f"{short_number(v)} steps" for k, v in shown.get("checkpoints", {}).items()},
     )
     section("trials", trial_table(trials))
     if trials:

@@ -1,11 +1,8 @@
 """Every setting of a run, each declared once, and the rules between them."""
 
 from pld_ray.config.groups import (
-    CheckpointConfig,
     EnvConfig,
-    EvaluationConfig,
     PlacementConfig,
-    RunnersConfig,
     TrackingConfig,
 )
 from pld_ray.config.intervention import InterventionConfig
@@ -16,24 +13,19 @@ from pld_ray.config.train import (
     TrainConfig,
     check_amounts,
     check_custom,
-    check_resources,
     check_sampling,
 )
 
 __all__ = [
-    "CheckpointConfig",
     "ConfigError",
     "EnvConfig",
-    "EvaluationConfig",
     "InterventionConfig",
     "PlacementConfig",
     "PolicyConfig",
     "ResidualSACParams",
-    "RunnersConfig",
     "TrackingConfig",
     "TrainConfig",
     "check_amounts",
     "check_custom",
-    "check_resources",
     "check_sampling",
 ]

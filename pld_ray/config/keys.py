@@ -14,9 +14,12 @@ from pld_ray.options import fields_of, without_none
 
 RETIRED: dict[str, Any] = {
     "evaluation.at_final_scale": False,
+    "stop.plateau_evaluations": None,
+    "stop.plateau_std": 0.01,
     **{f"algorithm.{name}": value for name, value in RETIRED_PARAMS.items()},
 }
-"""Options that are gone, and with which value they did nothing: a stored run may name them so."""
+"""Options that are gone, and with which value they did nothing: a stored run or sweep may name them
+so."""
 
 
 def field_names(config_class: type) -> list[str]:

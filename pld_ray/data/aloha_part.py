@@ -81,7 +81,8 @@ def episode_columns(episode: AlohaEpisode, job: PartJob) -> dict[str, np.ndarray
     state, action, others = episode.state, episode.action, episode.others
     if job.settings.joint_convention == "openpi":
         state, action = joints.openpi_state(state), joints.openpi_action(action)
-        others = {kind: joints.openpi_rate(values) for kind, values in others.items()}
+        # velocities and efforts: signs only, a gripper's stay linear
+        others = {kind: joints.flipped(values) for kind, values in others.items()}
     columns = {
         "observation.state": state.astype(np.float32),
         "action": action.astype(np.float32),

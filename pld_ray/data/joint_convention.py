@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-CONVENTIONS = ("raw", "openpi")
 FLIPPED = (1, 2, 8, 9)  # shoulders and elbows
 GRIPPERS = (6, 13)
 OPENING = (0.01844, 0.05800)  # m
@@ -38,11 +37,6 @@ def openpi_action(action: np.ndarray) -> np.ndarray:
     low, high = FOLLOWER_JOINT
     action[:, GRIPPERS] = low + action[:, GRIPPERS] * (high - low) - ANGLE[0]
     return action
-
-
-def openpi_rate(values: np.ndarray) -> np.ndarray:
-    """Velocities or efforts [T, 14]: signs only, a gripper's stays linear."""
-    return flipped(values)
 
 
 def flipped(values: np.ndarray) -> np.ndarray:

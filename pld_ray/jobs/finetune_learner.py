@@ -28,7 +28,6 @@ from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding
 from pld_ray.sharded.trainee import (
-    Trainee,
     device_of,
     load_trainee,
     needed_by,
@@ -109,7 +108,10 @@ def learn(
                 check_same_base(run, about["base_policy"])
                 check_same_datasets(run, about["datasets"])
                 check_same_episodes(run, about["episodes"])
-            trainee = loaded_trainee(config)
+            try:
+                trainee = load_trainee(config)
+            except (ValueError, OSError) as error:
+                raise ConfigError(str(error)) from error
             if ranks.first and (warning := rounding_warning(trainee.policy)):
                 logger.warning(warning)
             train, held = hold_out(inputs.episodes, config.evaluation.held_out_share, config.seed)
@@ -144,18 +146,6 @@ def learn(
         if player is not None:
             player.close()
     return summary
-
-
-def loaded_trainee(config: FinetuneConfig) -> Trainee:
-    """See `load_trainee`.
-
-    Raises:
-        ConfigError: what is wrong with weights, processors, device or settings.
-    """
-    try:
-        return load_trainee(config)
-    except (ValueError, OSError) as error:
-        raise ConfigError(str(error)) from error
 
 
 def provenance(

@@ -10,7 +10,6 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any
 
 import ray
@@ -70,12 +69,7 @@ class StopFile:
     def __enter__(self) -> StopFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     @property

@@ -16,15 +16,13 @@ from pld_ray.options.check import (
     values_of,
 )
 from pld_ray.options.convert import as_type, from_text, is_plain_number
-from pld_ray.options.declare import Field, Option, fields_of, option, with_default, without_none
-from pld_ray.options.describe import accepted, choices_of, shown, type_name
+from pld_ray.options.declare import Field, fields_of, option, with_default, without_none
+from pld_ray.options.describe import choices_of, shown, type_name
 from pld_ray.options.paths import same_places, with_absolute_paths, with_home
 
 __all__ = [
     "LOCAL",
     "Field",
-    "Option",
-    "accepted",
     "as_type",
     "check_local",
     "check_options",

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from pld_ray.replay import storage
@@ -74,7 +75,7 @@ class SavedRing:
         evicted = self.segments[0].episode_lengths[: self.num_evicted] if self.segments else ()
         skip = sum(evicted) + len(evicted)
         for segment in self.segments:
-            tensors = storage.read_tensors(self.folder / segment.file)
+            tensors = load_file(self.folder / segment.file)  # mapped, not copied
             names = {key.rpartition(".")[0] for key in tensors}
             for part in range(len(tensors) // len(names)):
                 piece = {name: tensors[f"{name}.{part}"] for name in names}

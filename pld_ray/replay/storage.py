@@ -10,7 +10,6 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from pld_ray.errors import UserError
@@ -97,11 +96,6 @@ def check_file(path: pathlib.Path, digest: str, num_bytes: int) -> None:
             f"replay {path}: the checksum differs from the one in {META_FILE}; the file is "
             "damaged or foreign, take another checkpoint"
         )
-
-
-def read_tensors(path: pathlib.Path) -> dict[str, Tensor]:
-    """What `write_tensors` wrote, mapped, not copied into memory."""
-    return load_file(path)
 
 
 def write_meta(folder: pathlib.Path, meta: Mapping[str, Any], files: set[str]) -> None:

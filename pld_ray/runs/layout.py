@@ -29,8 +29,6 @@ OUTBOX_FILE = "mlflow_outbox.jsonl"
 """Parameters, tags, artifacts and ends of the run, as they go to MLflow."""
 SENT_FILE = "mlflow_sent.json"
 """Up to which record MLflow has metrics, values and artifacts."""
-OLD_SPOOL = "mlflow_spool"
-"""Where releases before the journal kept what was to be sent."""
 
 PROGRESS_FILE = "residual_sac.json"
 """In a checkpoint that is whole."""

@@ -113,11 +113,6 @@ def find_folders(root: pathlib.Path) -> Iterator[pathlib.Path]:
         folders[:] = sorted(f for f in folders if f not in SKIPPED and not f.startswith("."))
 
 
-def trial_folders(sweep: pathlib.Path) -> list[pathlib.Path]:
-    """The run folders of a sweep's trials."""
-    return sorted(path.parent for path in (sweep / TRIALS).glob(f"*/{CONFIG_FILE}"))
-
-
 def read_config(folder: pathlib.Path) -> dict[str, Any] | None:
     """The run's configuration; None where the file is not one of ours."""
     try:
@@ -200,7 +195,8 @@ def whole(value: Any) -> int | None:
 def read_sweep(folder: pathlib.Path, name: str) -> tuple[Listed, list[Listed]]:
     """A sweep, with the figures of the trial that is best in validation, and its trials."""
     record = read_json(folder / SWEEP_FILE)
-    trials = [read_run(path, f"{name}/{path.name}", "trial") for path in trial_folders(folder)]
+    folders = sorted(path.parent for path in (folder / TRIALS).glob(f"*/{CONFIG_FILE}"))
+    trials = [read_run(path, f"{name}/{path.name}", "trial") for path in folders]
     signs = [trial.updated_s for trial in trials] + [(folder / SWEEP_FILE).stat().st_mtime]
     status = read_status(folder)
     state = status.state if status else str(record.get("state", INTERRUPTED))

@@ -71,14 +71,6 @@ class StopConfig:
         "A trial whose evaluation reaches this success rate has learnt enough.",
         within="[0, 1]",
     )
-    plateau_evaluations: int | None = option(
-        None,
-        "A trial whose last so many evaluations differ little has learnt all it will.",
-        within="[2, 1000]",
-    )
-    plateau_std: float = option(
-        0.01, "Standard deviation of the success rate that counts as little.", within="[0, 1]"
-    )
 
 
 @dataclass

@@ -93,15 +93,10 @@ def drawn_points(trials: pathlib.Path) -> list[dict[str, Any]]:
 def _begun(trials: pathlib.Path) -> Iterator[tuple[str, dict[str, Any], int | None]]:
     for path in sorted(trials.glob(f"t*/{POINT_FILE}")):
         entry = read_json(path)
-        if is_point(entry.get("point")):
+        if isinstance(entry.get("point"), dict):
             yield path.parent.name, entry["point"], entry.get("index")
 
 
 def point_key(point: dict[str, Any], index: int | None) -> str:
     """What tells a searcher's trials apart: the point, and which repetition of it."""
     return json.dumps([point, index or 0], sort_keys=True)
-
-
-def is_point(value: Any) -> bool:
-    """Whether a stored value can be a point: axis -> plain value."""
-    return isinstance(value, dict)

@@ -104,23 +104,13 @@ def load_folder(folder: pathlib.Path) -> Sweep:
         )
     try:
         config: SweepConfig = read_config(SweepConfig, folder / SWEEP_CONFIG_FILE)
-        base: TrainConfig = read_base(folder)
+        base: TrainConfig = read_stored(folder / BASE_FILE)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
     config.output_dir = str(folder)
     distinct, started_in = record.get("distinct") is True, record.get("started_in")
     preset = str(record.get("preset", "default"))
     return Sweep(config, base, preset, distinct, pathlib.Path(started_in) if started_in else None)
-
-
-def read_base(folder: pathlib.Path) -> TrainConfig:
-    """What the trials start from, of whichever algorithm.
-
-    Raises:
-        ConfigError: the file is missing or damaged.
-    """
-    path = folder / BASE_FILE
-    return read_stored(path)
 
 
 def read_record(folder: pathlib.Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 from ray.tune.search import Searcher
-from ray.tune.stopper import CombinedStopper, TimeoutStopper, TrialPlateauStopper
+from ray.tune.stopper import TimeoutStopper
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import encode
@@ -207,23 +207,6 @@ class WallTime(TimeoutStopper):
     def stop_all(self) -> bool:
         self.over = bool(super().stop_all())
         return self.over
-
-
-def stopper(config: SweepConfig, wall_time: WallTime | None = None) -> tune.Stopper:
-    """The plateau rule and the sweep's wall time; the other rules are the trial's own."""
-    stop = config.stop
-    rules: list[tune.Stopper] = [] if wall_time is None else [wall_time]
-    if stop.plateau_evaluations is not None:
-        rules.append(
-            TrialPlateauStopper(
-                config.metric,
-                std=stop.plateau_std,
-                num_results=stop.plateau_evaluations,
-                grace_period=stop.plateau_evaluations,
-                mode="max",
-            )
-        )
-    return CombinedStopper(*rules)
 
 
 def roles(sweep: Sweep, config: TrainConfig) -> list[tuple[str, Resources]]:

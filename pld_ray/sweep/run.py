@@ -235,7 +235,7 @@ class _Driver:
             run_config=tune.RunConfig(
                 name=state.name,
                 storage_path=str(self.folder),
-                stop=plan.stopper(config, self.wall_time),
+                stop=self.wall_time,
                 failure_config=tune.FailureConfig(max_failures=config.max_failures),
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
                 callbacks=[

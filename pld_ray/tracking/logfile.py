@@ -9,9 +9,9 @@ import pathlib
 import sys
 
 from pld_ray.errors import user_error
+from pld_ray.runs.layout import LOG_FILE
 
 LOGGER = "pld_ray"
-LOG_FILE = "train.log"
 
 
 class _RunHandler(logging.FileHandler):

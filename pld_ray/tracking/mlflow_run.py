@@ -31,7 +31,6 @@ from pld_ray.tracking.outbox import (
     METRICS,
     VALUES,
     Outbox,
-    check_old_spool,
     now_ms,
 )
 from pld_ray.tracking.sending import PATIENCE_S, Sending, claim, known_past
@@ -74,7 +73,7 @@ class MlflowRun:
             is continued where it was logged before does not need an answer.
         MissingRunError: (a ValueError) `run_id` is not there, or the experiment was deleted.
         BlockingIOError: another process works in the folder.
-        ValueError: a file is damaged, or an older release has left something to be sent.
+        ValueError: a file is damaged.
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class MlflowRun:
             all_tags["mlflow.parentRunId"] = parent_run_id
         self._lock = claim(self.run_dir, LOCK_WAIT_S, driver=driver)
         try:
-            check_old_spool(self.run_dir)
             self.journal = journal or Journal(self.run_dir / METRICS_FILE)
             past = None
             if run_id is None:

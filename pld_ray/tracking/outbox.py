@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Any
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.json_lines import append_line, mend_lines, read_lines
 from pld_ray.runs.journal import GIVEN_UP, RESTART, TIME, Journal, Row
-from pld_ray.runs.layout import OLD_SPOOL, OUTBOX_FILE, SENT_FILE, read_json
+from pld_ray.runs.layout import OUTBOX_FILE, SENT_FILE, read_json
 from pld_ray.tracking.mlflow_values import entity_key
 
 Points = dict[str, tuple[int, int]]
@@ -179,29 +178,6 @@ def said_its_end(run_dir: pathlib.Path) -> bool:
     records = read_lines(run_dir / OUTBOX_FILE)
     told = [record["status"] for record in records if record.get("kind") == "status"]
     return bool(told) and told[-1] != "RUNNING"
-
-
-def check_old_spool(run_dir: pathlib.Path) -> None:
-    """Refuse a folder in which an older release has left something to be sent.
-
-    Raises:
-        ValueError: saying what to do.
-    """
-    folder = run_dir / OLD_SPOOL
-    for path in (folder / "points.jsonl", folder / "artifacts.jsonl"):
-        if not path.is_file():
-            continue
-        header, _, rest = path.read_bytes().partition(b"\n")
-        sent = read_json(path.with_suffix(".sent.json")).get("sent", 0)
-        try:
-            start = int(json.loads(header)["start"])
-        except (ValueError, KeyError, TypeError):
-            start = 0
-        if sent < start + len(rest):
-            raise ValueError(
-                f"{folder} holds what an older pld-ray has not sent to MLflow: send it with that "
-                f"version (`pld-ray send {run_dir}`), or delete the folder to go on without it"
-            )
 
 
 def weight(record: Record) -> int:

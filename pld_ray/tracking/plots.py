@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+from pld_ray.charts.numbers import short_number
 from pld_ray.files.atomic import write_atomically
 from pld_ray.statistics import wilson_interval
 
@@ -247,15 +248,11 @@ def _label_steps(axes: Axes, rows: Rows, max_ticks: int) -> None:
     axes.set_xlim(0, 1.015 * max(last, 1))
     axes.set_xlabel("environment steps")
     axes.xaxis.set_major_locator(MaxNLocator(max_ticks, steps=[1, 2, 5, 10]))
-    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
 
 
 def _percent(rate: float) -> str:
     return f"{100 * rate:.3g} %"
-
-
-def _short(value: float) -> str:
-    return f"{value / 1000:g}k" if abs(value) >= 1000 else f"{value:g}"
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -21,7 +21,6 @@ from pld_ray.tracking.outbox import (
     VALUES,
     Outbox,
     Points,
-    check_old_spool,
     sent_state,
 )
 from pld_ray.tracking.quiet import quick_mlflow
@@ -138,7 +137,7 @@ def send_left(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) 
         ConnectionError: the store cannot be used.
         MissingRunError: the run is not there any more.
         BlockingIOError: the run is going on.
-        ValueError: a file is damaged, or an older release has left something to be sent.
+        ValueError: a file is damaged.
     """
     folder = pathlib.Path(run_dir).resolve()
     record = read_record(folder)
@@ -147,7 +146,6 @@ def send_left(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) 
     uri, run_id = tracking_uri or record["tracking_uri"], record["run_id"]
     lock = claim(folder, 1.0, alone=True)
     try:
-        check_old_spool(folder)
         if sent_state(folder, run_id) is None:
             lock.release()
             return SendReport(uri, run_id, 0, 0)

@@ -123,7 +123,6 @@ def test_a_robot_and_who_only_plays_may_have_no_base_policy():
         ("resources_per_trial: {GPU: 1}", "GPU is no custom resource"),
         ("stop: {success: .nan}", "stop.success=nan: must"),
         ("stop: {wall_time_s: -1}", "stop.wall_time_s=-1.0: must"),
-        ("stop: {plateau_std: .nan}", "stop.plateau_std=nan: must"),
         ("scheduler: null", "scheduler=None: must be a mapping"),
         ("seeds: [0, 0]", "different whole numbers"),
         ("output_dir: s3://bucket/sweep", "output_dir=s3://bucket/sweep: must be a path on this"),

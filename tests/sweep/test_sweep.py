@@ -271,6 +271,20 @@ def test_a_sweep_whose_time_is_up_is_concluded(sweep_file, tmp_path):
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("rule", ["success=0", "trial_wall_time_s=0.01"])
+def test_a_trial_ends_by_a_rule_of_its_own_and_is_held_all_the_same(rule, sweep_file, tmp_path):
+    folder = tmp_path / "sweep"
+    flags = [f"--stop.{rule}", "--set.total_steps=1000000"]
+    assert main(["sweep", str(sweep_file), f"--output_dir={folder}", *flags]) == 0
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["num_finished"], summary["num_open"]) == (4, 0), summary
+    for trial in sorted(folder.glob("trials/t*")):
+        evaluated = [row for row in rows(trial) if "eval/residual_success" in row]
+        assert len(evaluated) == 1, trial
+        assert json.loads((trial / "eval_info.json").read_text())["overall"]["n_episodes"] > 0
+
+
+@pytest.mark.chaos
 def test_a_trial_that_had_reported_nothing_when_time_was_up_goes_on(sweep_file, tmp_path):
     folder = tmp_path / "sweep"
     flags = ["--stop.wall_time_s=25", "--max_concurrent=1", "--set.total_steps=1000000"]

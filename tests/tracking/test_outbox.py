@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pld_ray.runs.journal import TIME, Journal
-from pld_ray.tracking.outbox import ARTIFACTS, METRICS, VALUES, Ledger, Outbox, check_old_spool
+from pld_ray.tracking.outbox import ARTIFACTS, METRICS, VALUES, Ledger, Outbox
 
 QUEUES = (METRICS, VALUES)
 
@@ -151,19 +151,6 @@ def test_rows_of_an_older_release_are_not_sent_again(tmp_path):
     log(outbox, 10)  # a restart repeats it
     log(outbox, 20)
     assert points(send_all(outbox)) == [(20, {"loss": 1.0})]
-
-
-def test_what_an_older_release_has_not_sent_is_refused_with_a_sentence(tmp_path):
-    check_old_spool(tmp_path)
-    spool = tmp_path / "mlflow_spool"
-    spool.mkdir()
-    line = '{"kind": "tags", "values": {"a": "1"}}\n'
-    (spool / "points.jsonl").write_text(json.dumps({"kind": "header", "start": 100}) + "\n" + line)
-    (spool / "points.sent.json").write_text(json.dumps({"sent": 100 + len(line)}))
-    check_old_spool(tmp_path)
-    (spool / "points.sent.json").write_text(json.dumps({"sent": 100}))
-    with pytest.raises(ValueError, match=r"mlflow_spool holds what .* send it with that version"):
-        check_old_spool(tmp_path)
 
 
 class Receiver:
