@@ -41,6 +41,15 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> path
     return path
 
 
+def flush(path: pathlib.Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk: a power cut leaves them."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def undone_unless(folder: pathlib.Path, begun: Callable[[], bool]) -> Iterator[None]:
     """Take back what a start has put into `folder` if it fails before `begun()` is true.

@@ -6,24 +6,29 @@ import errno
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pld_ray.files.atomic import write_atomically
 
 
 def append_line(path: pathlib.Path, record: Mapping[str, Any]) -> None:
-    """Append one object; it is on the disk when this returns.
+    """Append one object; see `append_lines`."""
+    append_lines(path, [record])
+
+
+def append_lines(path: pathlib.Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Append objects, by one write; they are on the disk when this returns.
 
     Raises:
-        OSError: it cannot be written; nothing of it stays.
-        ValueError: it holds what JSON cannot, such as NaN.
+        OSError: they cannot be written; nothing of them stays.
+        ValueError: one holds what JSON cannot, such as NaN.
     """
-    line = json.dumps(record, allow_nan=False) + "\n"
+    lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         size = file.tell()
-        data = line.encode()
+        data = lines.encode()
         try:
             written = file.write(data)
             if written != len(data):  # the disk is full

@@ -10,7 +10,7 @@ from typing import Any
 
 from pld_ray.errors import UserError
 from pld_ray.files.access import who_may_read
-from pld_ray.files.atomic import write_atomically
+from pld_ray.files.atomic import flush, write_atomically
 
 MANIFEST_FILE = "manifest.json"
 MARK = "has_manifest"
@@ -97,7 +97,8 @@ def kept_secret(path: pathlib.Path) -> CheckpointError:
 
 
 def describe(path: pathlib.Path) -> dict[str, Any]:
-    """Size of a file, and its SHA-256 unless something else keeps it."""
+    """Size of a file that is on the disk now, and its SHA-256 unless something else keeps it."""
+    flush(path)
     size = {"bytes": path.stat().st_size}
     return size if path.match(SEGMENTS) else {**size, "sha256": sha256(path)}
 
@@ -121,4 +122,6 @@ def sha256(path: pathlib.Path) -> str:
 
 def _write(folder: pathlib.Path, files: dict[str, Any]) -> None:
     content = {"files": files, "checksum": checksum(files)}
+    for name in {pathlib.PurePosixPath(name).parent for name in files}:
+        flush(folder / name)
     write_atomically(folder / MANIFEST_FILE, json.dumps(content, indent=1) + "\n")

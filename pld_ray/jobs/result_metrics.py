@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from pld_ray.pool.pool import BasePolicyPool
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.tracking.progress import TrainProgress
+
+logger = logging.getLogger(__name__)
 
 POOL_COUNTS = ("requests", "retries", "deadline_misses", "restarts")
 LEARNER_KEYS = (
@@ -54,6 +58,17 @@ def pool_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
     for name in ("num_replicas", "queue_depth", "busy_share", *POOL_COUNTS):
         row[f"pool/{name}"] = metrics[name]
     return {key: float(value) for key, value in row.items() if math.isfinite(value)}
+
+
+def pool_row(pool: BasePolicyPool | None) -> dict[str, float]:
+    """`pool_figures`; none where there is no pool, or its controller does not answer now."""
+    if pool is None:
+        return {}
+    try:
+        return pool_figures(pool.metrics())
+    except TimeoutError as error:  # the replicas may answer all the same
+        logger.warning("there are no figures of the pool this time: %s", error)
+        return {}
 
 
 def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:

@@ -29,7 +29,7 @@ from pld_ray.jobs.recording import recording_of
 from pld_ray.jobs.result_metrics import (
     flatten_result,
     learner_metrics,
-    pool_figures,
+    pool_row,
     record_initialization,
     show,
     show_initialization,
@@ -213,8 +213,7 @@ class TrainingLoop:
                 "time/wall_s": round(self.state.train_wall_s, 2),
             }
         )
-        if algorithm.base_policy_pool is not None:
-            row |= pool_figures(algorithm.base_policy_pool.metrics())
+        row |= pool_row(algorithm.base_policy_pool)
         self.record(row)
         row |= self.validation.step(self.state, lambda: show(progress, phase="evaluate"))
         show(

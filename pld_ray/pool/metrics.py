@@ -32,6 +32,7 @@ class ReplicaStatistics:
         self._depth, self._depth_since, self._depth_seconds, self._polled = 0, now, 0.0, now
         self._busy_since: float | None = None
         self._work: collections.deque[tuple[float, float]] = collections.deque()
+        self._worked = 0.0  # seconds of all in it
         self.batch_sizes: collections.Counter[int] = collections.Counter()
         self.latencies: collections.deque[float] = collections.deque(maxlen=NUM_LATENCIES)
         self.num_requests = 0
@@ -56,9 +57,8 @@ class ReplicaStatistics:
         """The batch that was started last, of `rows` rows, is over."""
         assert self._busy_since is not None
         self._work.append((self._busy_since, now))
+        self._worked += now - self._busy_since
         self._busy_since = None
-        while self._work[0][1] < now - WINDOW_S:
-            self._work.popleft()
         self.batch_sizes[rows] += 1
         self.depth(depth, now)
         if self._export:
@@ -93,7 +93,12 @@ class ReplicaStatistics:
     def busy_share(self, now: float) -> float:
         """Share of the last `WINDOW_S` seconds (or since ready) spent inside the policy."""
         start = max(self._ready, now - WINDOW_S)
-        worked = sum(end - max(begin, start) for begin, end in self._work if end > start)
+        while self._work and self._work[0][1] <= start:
+            begin, end = self._work.popleft()
+            self._worked = self._worked - (end - begin) if self._work else 0.0
+        worked = self._worked
+        if self._work:  # of the oldest, what lies in the window
+            worked -= max(0.0, start - self._work[0][0])
         if self._busy_since is not None:
             worked += now - max(self._busy_since, start)
         return worked / max(now - start, 1e-9)

@@ -65,6 +65,8 @@ class AsynchronousLoop:
 
     def drain(self) -> None:
         """Return when the learner has made every update that was submitted."""
+        while self.outstanding > 0:  # where one learner fails the others wait for it in vain
+            self._poll(POLL_S)
         self.learners.drain()
         self._poll()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError
 from ray.rllib.core import ALL_MODULES, COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
@@ -122,7 +123,18 @@ class Learners:
     def store(self, batches: Sequence[ReplayBatch]) -> int:
         """Write episodes into the replay; how many steps of them were lost with their node."""
         self.on_store(batches)
-        return self._log_stored(self.call("store", batches=batches))
+        return self._log_stored(self.call("store", batches=self._shared(batches)))
+
+    def _shared(self, batches: Sequence[ReplayBatch]) -> list[ReplayBatch]:
+        """Episodes that lie here are put into Ray's store once, and not sent to every learner."""
+        if self.group.is_local:
+            return list(batches)
+        return [
+            batch
+            if isinstance(batch.columns, ray.ObjectRef)
+            else replace(batch, columns=ray.put(batch.columns))
+            for batch in batches
+        ]
 
     def fit_normalizer(self, state: Normalizer | None = None) -> None:
         """Take observation statistics from what the replay holds, those of the state from `state`
@@ -175,7 +187,7 @@ class Learners:
     def submit(self, work: Work) -> None:
         """Queue episodes and updates."""
         self.on_store(work.batches)
-        self.call("submit", work=work)
+        self.call("submit", work=replace(work, batches=self._shared(work.batches)))
 
     def poll(self, wait_s: float = 0.0) -> LearnerReport:
         """What was done since the last call; waits for an update at most `wait_s` seconds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -279,6 +281,8 @@ class OffPolicy(ReservesReplicas, Checkpoints):
             super().cleanup()
         if self.base_policy_pool is not None:
             self.base_policy_pool.stop()
+        with contextlib.suppress(OSError):  # something was written there
+            os.rmdir(self.logdir)  # RLlib's own, in ~/ray_results
 
 
 def evaluate_init_states(

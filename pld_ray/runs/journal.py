@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pld_ray.config import ConfigError
-from pld_ray.files.json_lines import append_line, mend_lines, read_lines, write_lines
+from pld_ray.files.json_lines import append_line, append_lines, mend_lines, read_lines, write_lines
 from pld_ray.runs.layout import RESTARTS_FILE
 
 TIME = "time/unix_ms"
@@ -96,8 +96,7 @@ class Journal:
         with self._lock:
             rows = read_history(self.path) if self.path.is_file() else []
             kept, left = split_at(rows, env_steps, updates, calql_steps)
-            for row in left:
-                append_line(self.restarts_path, row)
+            append_lines(self.restarts_path, left)
             self._note_restart({GIVEN_UP: env_steps} if gives_up else {})
             if left:
                 write_lines(self.path, kept)

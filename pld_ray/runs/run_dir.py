@@ -19,7 +19,7 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import command_of, config_class_of
 from pld_ray.config.file import dump_config, read_mapping, read_stored
 from pld_ray.errors import UserError
-from pld_ray.files.atomic import write_atomically, write_json_atomically
+from pld_ray.files.atomic import flush, write_atomically, write_json_atomically
 from pld_ray.files.lock import STALE_S, FolderLock
 from pld_ray.files.manifest import MANIFEST_FILE, add_to_manifest, damaged
 from pld_ray.runs.journal import Journal
@@ -197,8 +197,7 @@ class RunDir:
             RunError: the disk is full or cannot be written; nothing half-written is left.
         """
         target = self.checkpoints / name
-        partial = self.checkpoints / f"{PARTIAL}{name}"
-        retired = self.checkpoints / f"{RETIRED}{name}"
+        partial, retired = (self.checkpoints / f"{mark}{name}" for mark in (PARTIAL, RETIRED))
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
@@ -208,6 +207,7 @@ class RunDir:
             if target.exists():
                 os.replace(target, retired)
             os.replace(partial, target)
+            flush(self.checkpoints)
         except OSError as error:
             last = self.latest_checkpoint()
             keep = f"; the last good checkpoint is {last}" if last else ""

@@ -2,7 +2,9 @@
 
 import math
 
-from pld_ray.jobs.result_metrics import flatten_result, pool_figures
+import ray
+
+from pld_ray.jobs.result_metrics import flatten_result, pool_figures, pool_row
 from pld_ray.jobs.training_loop import learner_metrics
 
 
@@ -30,3 +32,13 @@ def test_a_pool_without_a_batch_has_no_batch_size():
     row = pool_figures({**counts, **state, "latency_ms": {}, "batches": 0, "rows": 0})
     assert row["pool/num_replicas"] == 1.0
     assert "pool/batch_size_mean" not in row
+
+
+def test_a_pool_whose_controller_is_away_costs_a_row_its_figures_and_no_run(caplog):
+    class Away:
+        def metrics(self):
+            raise ray.exceptions.GetTimeoutError("the controller does not answer")
+
+    with caplog.at_level("WARNING", logger="pld_ray"):
+        assert pool_row(Away()) == pool_row(None) == {}
+    assert "no figures of the pool this time: the controller does not answer" in caplog.text

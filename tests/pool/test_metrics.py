@@ -1,6 +1,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pld_ray.pool.metrics import ReplicaStatistics, added_up, latency_ms
 
@@ -15,6 +17,26 @@ def test_busy_share_is_of_the_last_minute_or_since_ready():
     assert statistics.busy_share(150.0) == pytest.approx(20 / 50)
     assert statistics.busy_share(180.0) == pytest.approx(10 / 60)  # 120 to 130 of 120 to 180
     assert statistics.busy_for(180.0) == 0.0
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 40), st.floats(0, 90), st.integers(0, 3)), max_size=30),
+    st.floats(0, 200),
+)
+def test_the_busy_share_is_that_of_all_batches_one_by_one(batches, later):
+    statistics, now, work = ReplicaStatistics(now=5.0), 5.0, []
+    for idle, busy, asks in batches:
+        statistics.started(1, now + idle)
+        work.append((now + idle, now + idle + busy))
+        now = work[-1][1]
+        statistics.finished(1, 0, now)
+        for ask in range(asks):
+            statistics.busy_share(now + ask / 10)
+        now += asks / 10
+    now += later
+    start = max(5.0, now - 60.0)
+    worked = sum(max(0.0, end - max(begin, start)) for begin, end in work)
+    assert statistics.busy_share(now) * max(now - start, 1e-9) == pytest.approx(worked, abs=1e-6)
 
 
 def test_mean_depth_is_over_the_time_since_it_was_asked_for():

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import ray
 from update_fixtures import PLAIN
 
 from pld_ray.rllib.asynchronous import AsynchronousLoop
 from pld_ray.rllib.config import ResidualSACConfig
-from pld_ray.rllib.learners import LearnerLostError
-from pld_ray.rollout.messages import EnvRunnerError
+from pld_ray.rllib.learners import LearnerLostError, Learners, Work
+from pld_ray.rollout.messages import EnvRunnerError, ReplayBatch
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -96,6 +99,21 @@ def test_every_stored_step_is_paid_for_exactly_once_by_a_learner_in_this_process
     for _ in range(4):
         algorithm.train()
     check_every_stored_step_is_paid_for(algorithm)
+
+
+def test_what_lies_here_is_put_into_the_store_once_for_all_learners(monkeypatch):
+    learners = Learners(SimpleNamespace(is_local=False), None, "")
+    seen, sent = [], []
+    learners.on_store = seen.extend
+    monkeypatch.setattr(learners, "call", lambda method, work: sent.append((method, work)))
+    here = ReplayBatch({"reward": np.arange(3.0)}, [2])
+    there = ReplayBatch(ray.put({}), [2])
+    learners.submit(Work([here, there], 4, 0.5))
+    ((method, work),) = sent
+    assert (method, work.num_updates, work.residual_scale) == ("submit", 4, 0.5)
+    assert ray.get(work.batches[0].columns)["reward"].tolist() == [0.0, 1.0, 2.0]
+    assert work.batches[1].columns is there.columns
+    assert seen == [here, there]  # a buffer's dump reads what was there
 
 
 def test_the_backlog_leaves_room_for_episodes_that_end_together():

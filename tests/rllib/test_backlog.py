@@ -81,6 +81,29 @@ class Robot:
         return [EpisodeBatch({}, [LENGTH], [EpisodeSummary(False, LENGTH, 0)], LENGTH)]
 
 
+class FailedLearner(SlowLearners):
+    """One of several that met an error: the others' updates wait for it and never end."""
+
+    def poll(self, wait_s=0.0):
+        raise ValueError("a NaN in reward")
+
+    def drain(self):
+        pytest.fail("waits for updates that nobody makes")
+
+
+def loop_of(learners):
+    config = SimpleNamespace(publish_interval=50)
+    progress = Progress(ResidualScaleSchedule(ResidualSACParams()), UTD, phase="online")
+    return AsynchronousLoop(config, progress, learners, Robot())
+
+
+def test_a_checkpoint_hears_of_a_learner_that_failed():
+    loop = loop_of(FailedLearner(rate=1))
+    loop.outstanding = 20
+    with pytest.raises(ValueError, match="a NaN in reward"):
+        loop.drain()
+
+
 @pytest.mark.parametrize("sample_steps", [1, 100])
 def test_what_a_learner_cannot_make_stays_owed(sample_steps):
     """In its queue it would keep episodes out of the replay, and checkpoints and stops waiting."""

@@ -192,6 +192,8 @@ def test_rates_are_the_configuration_s_and_moments_the_checkpoint_s(learner, tmp
 class Group:
     """Learners of this process, as RLlib has them."""
 
+    is_local = True
+
     def __init__(self, *learners):
         self.learners = learners
 
