@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from envs.bootstrap import RenderingUnavailableError
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.data.dataset import Dataset
+from pld_ray.data.training_windows import Needed
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.elsewhere import located, start_folder
 from pld_ray.jobs.finetune_learner import (
@@ -28,9 +31,10 @@ from pld_ray.jobs.finetune_loop import COMPONENTS
 from pld_ray.jobs.learners import check_gpus
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.options import check_paths
+from pld_ray.policies.lerobot_names import NamedFeatures, missing_observations
 from pld_ray.policies.lerobot_network import load_config
 from pld_ray.policies.lerobot_processors import load_processors
-from pld_ray.rollout.factory import env_maker
+from pld_ray.rollout.factory import env_maker, steps_per_second
 from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
@@ -41,7 +45,7 @@ from pld_ray.sharded.policy_folder import (
     check_readable,
     check_same_architecture,
 )
-from pld_ray.sharded.trainee import check_device
+from pld_ray.sharded.trainee import check_device, needed_by
 from pld_ray.tracking.logfile import close_logging
 
 
@@ -83,7 +87,7 @@ def finetune(
         check_same_episodes(run, len(inputs.episodes))
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
-            with run.work():
+            with run.disk_errors(), run.work():
                 if config.learners.num_learners > 0:
                     summary = finetune_on_cluster(config, run, resume is not None, on_samples)
                 else:
@@ -120,15 +124,49 @@ def check_finetune(config: FinetuneConfig, resumes: bool = False) -> Inputs:
         if config.learners.num_learners == 0:  # else its tokeniser may be where they are alone
             described = load_config(inputs.checkpoint, "cpu", None)
             load_processors(inputs.checkpoint, described, "cpu", config.policy.tokenizer_path)
-        states = config.evaluation.held_states + config.evaluation.validation_states
-        for task in played_tasks(config):
-            made: Any = env_maker({**config.env.settings(), "task": task})()
-            with contextlib.closing(made) as env:
-                if states > env.num_init_states:
-                    raise ConfigError(
-                        f"evaluation.held_states + evaluation.validation_states = {states}, but "
-                        f"{task} has {env.num_init_states} stored init states"
-                    )
+        check_played(
+            config,
+            needed_by(inputs.checkpoint, config.policy.rename_map),
+            {episode.dataset for episode in inputs.episodes},
+        )
     except (ValueError, OSError, ImportError, RenderingUnavailableError) as error:
         raise ConfigError(str(error)) from error
     return inputs
+
+
+def check_played(config: FinetuneConfig, needed: Needed, datasets: Iterable[Dataset]) -> None:
+    """Refuse tasks that the policy could not be played in, or not as it has learnt.
+
+    Args:
+        config: whose tasks are played while it learns, if any.
+        needed: what the policy reads.
+        datasets: what it learns from.
+
+    Raises:
+        ConfigError: naming what the environment lacks.
+    """
+    states = config.evaluation.held_states + config.evaluation.validation_states
+    for task in played_tasks(config):
+        settings = {**config.env.settings(), "task": task}
+        made: Any = env_maker(settings)()
+        with contextlib.closing(made) as env:
+            given = getattr(env.observation_space, "spaces", {})
+            if states > env.num_init_states:
+                raise ConfigError(
+                    f"evaluation.held_states + evaluation.validation_states = {states}, but "
+                    f"{task} has {env.num_init_states} stored init states"
+                )
+        if not needed.shapes.keys() <= given.keys():
+            features = NamedFeatures(needed.shapes, needed.names)
+            raise ConfigError(
+                f"evaluation.validation_states plays {task}: "
+                f"{missing_observations(features, given)}"
+            )
+        rate = steps_per_second(settings)
+        for dataset in datasets:
+            if rate is not None and dataset.fps != rate:
+                raise ConfigError(
+                    f"evaluation.validation_states plays {task} at {rate:g} steps per second, and "
+                    f"{dataset.root} has {dataset.fps:g} frames per second: an action would mean "
+                    "another movement; play another task, or none"
+                )

@@ -188,7 +188,9 @@ class FinetuneLoop:
         """
         found: dict[str, float] = {}
         if self.held is not None:
-            batches = ValidationBatches(self.held, self.config.algorithm.batch_size)
+            # of the size that an update's have, which may be all that a GPU has room for
+            parts = self.config.algorithm.accumulation * max(1, self.config.learners.num_learners)
+            batches = ValidationBatches(self.held, self.config.algorithm.batch_size // parts)
             found["eval/loss"] = self.trainer.validation_loss(batches)
         self.writer.settle()  # it is played, or becomes the best, when it is there
         if self.player is None:

@@ -37,7 +37,8 @@ def make_optimizer(policy: Any, params: FinetuneParams) -> tuple[torch.optim.Opt
         kept = [parameter for parameter in group["params"] if parameter.requires_grad]
         if kept:
             groups.append({**group, "params": kept, "lr": rate, "initial_lr": rate})
-    return preset.build(groups), float(preset.grad_clip_norm)
+    # 0 of a preset means "do not clip" to LeRobot
+    return preset.build(groups), float(preset.grad_clip_norm) or math.inf
 
 
 def parameter_groups(given: Any) -> list[dict[str, Any]]:

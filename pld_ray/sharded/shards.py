@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 import resource
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 
 from pld_ray.config.finetune import LearnersConfig
+from pld_ray.runs.run_dir import RunError
 from pld_ray.sharded.ranks import Ranks
 
 TRANSFORMERS = ("*.layers.*.mlp", "*vision*.encoder.layers.*")
@@ -46,7 +47,11 @@ class Sharding:
         self.mesh = make_mesh(ranks.number, settings.replicas, device)
 
     def shard(self, policy: nn.Module, policy_type: str) -> None:
-        """In place: each large parameter becomes a DTensor of which this rank holds a part."""
+        """In place: each large parameter becomes a DTensor of which this rank holds a part.
+
+        Raises:
+            RunError: trained weights that belong together are of several precisions.
+        """
         whole = {p for p in policy.parameters() if stays_whole(p, self.settings)}
         for unit in units(policy, UNITS.get(policy_type, ())):
             self._shard(unit, whole)
@@ -55,6 +60,7 @@ class Sharding:
     def _shard(self, module: nn.Module, whole: set[nn.Parameter]) -> None:
         if all(p in whole for p in module.parameters()):
             return
+        check_one_precision(module, whole)
         sharded = fully_shard(
             module, mesh=self.mesh, reshard_after_forward=True, ignored_params=whole
         )
@@ -62,6 +68,29 @@ class Sharding:
         # sums, and no means: the loss is weighted by what all ranks have
         sharded.set_force_sum_reduction_for_comms(True)
         sharded.set_gradient_divide_factor(1.0)
+
+
+def check_one_precision(module: nn.Module, whole: Collection[nn.Parameter]) -> None:
+    """FSDP2 gathers what belongs together as one: it has to be of one precision.
+
+    Args:
+        module: its parameters are sharded together, but for `whole` and those that are already.
+        whole: stay whole.
+
+    Raises:
+        RunError: those of them that are trained have several.
+    """
+    found = {
+        str(parameter.dtype).removeprefix("torch.")
+        for parameter in module.parameters()
+        if parameter.requires_grad and parameter not in whole and not isinstance(parameter, DTensor)
+    }
+    if len(found) > 1:
+        raise RunError(
+            f"the policy's trained weights are of several precisions ({', '.join(sorted(found))}), "
+            "which cannot be sharded together: start again with --policy.dtype=float32, "
+            "--algorithm.precision=bfloat16 or --learners.num_learners=0"
+        )
 
 
 def make_mesh(number: int, replicas: int, device: str) -> DeviceMesh:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import signal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -298,7 +299,16 @@ def batches_from(
     """A rank's micro-batches of these updates in their order, read ahead by `workers` processes."""
     dataset = UpdateBatches(windows, params, ranks)
     sampler: Any = updates
-    return iter(DataLoader(dataset, batch_size=None, sampler=sampler, num_workers=workers))
+    loader = DataLoader(
+        dataset, None, sampler=sampler, num_workers=workers, worker_init_fn=ignore_sigterm
+    )
+    return iter(loader)
+
+
+def ignore_sigterm(worker: int) -> None:
+    """A job that is stopped signals all of its processes: this one has to live until the run has
+    ended its update, else DataLoader raises."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class ValidationBatches(Sequence[Batch]):

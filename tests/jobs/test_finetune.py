@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data import conversion_progress, training_windows
 from pld_ray.data.episode_writer import EpisodeWriter, Recording
 from pld_ray.jobs import finetune_loop
-from pld_ray.jobs.finetune import check_finetune, finetune
+from pld_ray.jobs.finetune import check_finetune, check_played, finetune
 from pld_ray.jobs.finetune_learner import (
     base_policy_of,
     check_same_base,
@@ -36,6 +38,7 @@ from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.runs.journal import read_history
 from pld_ray.runs.layout import STATUS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
+from pld_ray.sharded.trainee import needed_by
 
 SMALL = [
     *("--algorithm.batch_size=8", "--total_steps=20", "--evaluation.interval_steps=10"),
@@ -322,6 +325,22 @@ def test_weights_and_device_that_cannot_be_used_are_refused_in_a_sentence(
             assert told.count("\n") == 1
     assert not (tmp_path / "run").exists()
     assert main(["finetune", dataset, "--algorithm.freeze=[model.encoder]", "--dry_run", out]) == 0
+
+
+def test_tasks_that_the_policy_cannot_be_played_in_are_refused(dataset, tmp_path):
+    config = configured(dataset, tmp_path / "r", "--evaluation.validation_states=1")
+    checkpoint, episodes = find_inputs(config)
+    needed, here = needed_by(checkpoint, {}), episodes[0].dataset
+    check_played(config, needed, [here])
+    seeing = dataclasses.replace(needed, shapes={**needed.shapes, FRONT: (3, 48, 64)})
+    with pytest.raises(
+        ConfigError, match=r"validation_states plays .* needs .*'observation.images"
+    ):
+        check_played(config, seeing, [here])
+    fast = SimpleNamespace(root="elsewhere", fps=50)
+    with pytest.raises(ConfigError, match="at 20 steps per second, and elsewhere has 50 frames"):
+        check_played(config, needed, [here, fast])
+    check_played(configured(dataset, tmp_path / "r"), seeing, [fast])  # nobody plays it
 
 
 def test_what_cannot_work_is_refused_in_a_sentence(dataset, tmp_path):

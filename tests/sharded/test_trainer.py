@@ -3,6 +3,9 @@
 import copy
 import dataclasses
 import math
+import multiprocessing
+import os
+import signal
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,9 +21,16 @@ from pld_ray.config.finetune import FinetuneConfig, FinetuneParams
 from pld_ray.data.training_windows import TrainingWindows, find_episodes
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
+from pld_ray.runs.run_dir import RunError
 from pld_ray.sharded.components import AVERAGE, OPTIMIZER, POLICY, STATE
-from pld_ray.sharded.optimization import MovingAverage, learning_rate_share, moving_average
+from pld_ray.sharded.optimization import (
+    MovingAverage,
+    learning_rate_share,
+    make_optimizer,
+    moving_average,
+)
 from pld_ray.sharded.policy_folder import write_policy_folder
+from pld_ray.sharded.shards import check_one_precision
 from pld_ray.sharded.trainee import load_trainee, rounding_warning
 from pld_ray.sharded.trainer import Trainer, batches_from
 
@@ -164,6 +174,33 @@ def test_weights_that_are_bfloat16_are_warned_of():
     assert rounding_warning(policy) is None
     ulp = torch.tensor([1.0, 1.9921875]).bfloat16()  # the ends of a binade
     assert torch.equal(ulp * (1 - 1 / 513), ulp)
+
+
+def test_a_job_s_signal_to_all_its_processes_leaves_those_that_read(windows):
+    batches = batches_from(windows, PARAMS, range(30), 1)
+    next(batches)
+    (reader,) = multiprocessing.active_children()
+    os.kill(reader.pid, signal.SIGTERM)
+    assert len(list(batches)) == 29
+
+
+def test_weights_of_several_precisions_are_not_sharded_together():
+    policy = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Linear(1, 1))
+    check_one_precision(policy, ())
+    policy[0].bfloat16()
+    with pytest.raises(RunError, match=r"\(bfloat16, float32\).*--policy.dtype=float32"):
+        check_one_precision(policy, ())
+    check_one_precision(policy, set(policy[0].parameters()))  # these stay whole
+    policy[0].requires_grad_(False)
+    check_one_precision(policy, ())
+
+
+def test_a_preset_that_does_not_clip_learns(windows):
+    """0 is LeRobot's word for it; as a greatest norm it would be no step at all."""
+    policy = trainer().policy
+    preset = dataclasses.replace(policy.config.get_optimizer_preset(), grad_clip_norm=0.0)
+    policy.config.get_optimizer_preset = lambda: preset
+    assert make_optimizer(policy, FinetuneParams())[1] == math.inf
 
 
 def test_a_folder_is_in_the_precision_of_its_policy(tmp_path):
