@@ -9,7 +9,7 @@ CHARACTER = 6.6
 def short_number(value: float) -> str:
     """36000 -> `36k`, 1500000 -> `1.5M`."""
     for size, suffix in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
+        if abs(value) >= 0.9995 * size:  # 999,999 is 1M
             return f"{value / size:.3g}{suffix}"
     return f"{value:.3g}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import pathlib
 from collections.abc import Iterable
 from typing import Any
@@ -47,6 +48,8 @@ from pld_ray.sharded.policy_folder import (
 )
 from pld_ray.sharded.trainee import check_device, needed_by
 from pld_ray.tracking.logfile import close_logging
+
+logger = logging.getLogger(__name__)
 
 
 def finetune(
@@ -135,7 +138,8 @@ def check_finetune(config: FinetuneConfig, resumes: bool = False) -> Inputs:
 
 
 def check_played(config: FinetuneConfig, needed: Needed, datasets: Iterable[Dataset]) -> None:
-    """Refuse tasks that the policy could not be played in, or not as it has learnt.
+    """Refuse tasks that the policy could not be played in; another rate than it has learnt at is
+    warned of.
 
     Args:
         config: whose tasks are played while it learns, if any.
@@ -165,8 +169,8 @@ def check_played(config: FinetuneConfig, needed: Needed, datasets: Iterable[Data
         rate = steps_per_second(settings)
         for dataset in datasets:
             if rate is not None and dataset.fps != rate:
-                raise ConfigError(
-                    f"evaluation.validation_states plays {task} at {rate:g} steps per second, and "
-                    f"{dataset.root} has {dataset.fps:g} frames per second: an action would mean "
-                    "another movement; play another task, or none"
-                )
+                logger.warning(
+                    "evaluation.validation_states plays %s at %g steps per second, and %s says %g "
+                    "frames per second: unless that is only its label, an action means another "
+                    "movement there", task, rate, dataset.root, dataset.fps,
+                )  # fmt: skip

@@ -58,8 +58,8 @@ class AsynchronousLoop:
         room = self._room() if self.learners.can_update else 0
         num_updates = progress.take_debt(at_most=room)
         if feed or num_updates:
-            self.outstanding += num_updates
             self.learners.submit(Work(feed, num_updates, progress.residual_scale))
+            self.outstanding += num_updates
         # with nothing asked of the runners there is nothing else to wait for
         self._poll(wait_s=0.0 if self.runners.num_in_flight else POLL_S)
 

@@ -185,7 +185,8 @@ def steps_per_second(env_config: Mapping[str, Any]) -> float | None:
         return float(env_config["kwargs"]["control_hz"])
     entry_point = env_config.get("entry_point")
     made: Any = environment_class(entry_point) if entry_point else envs.LiberoEnv
-    return getattr(made, "metadata", {}).get("render_fps")
+    metadata = getattr(made, "metadata", None)  # of a wrapper's class a property
+    return metadata.get("render_fps") if isinstance(metadata, Mapping) else None
 
 
 def task_instructions(env_config: Mapping[str, Any], read: bool = True) -> list[str]:

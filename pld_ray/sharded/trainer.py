@@ -6,6 +6,7 @@ the ranks, and what is summed over micro-batches is summed over ranks.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import pathlib
@@ -302,7 +303,10 @@ def batches_from(
     loader = DataLoader(
         dataset, None, sampler=sampler, num_workers=workers, worker_init_fn=ignore_sigterm
     )
-    return iter(loader)
+    reader = iter(loader)
+    for worker in getattr(reader, "_workers", ()):  # multiprocessing would wait for it at the exit
+        atexit.register(worker.kill)
+    return reader
 
 
 def ignore_sigterm(worker: int) -> None:

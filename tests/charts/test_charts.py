@@ -51,7 +51,7 @@ def test_dots_at_one_place_are_moved_apart(places):
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0, "0"), (950, "950"), (36_000, "36k"), (1_250_000, "1.25M"), (0.5, "0.5")],
+    [(0, "0"), (950, "950"), (36_000, "36k"), (1_250_000, "1.25M"), (0.5, "0.5"), (999_999, "1M")],
 )
 def test_numbers_are_short(value, words):
     assert short_number(value) == words

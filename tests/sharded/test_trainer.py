@@ -6,6 +6,8 @@ import math
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -182,6 +184,24 @@ def test_a_job_s_signal_to_all_its_processes_leaves_those_that_read(windows):
     (reader,) = multiprocessing.active_children()
     os.kill(reader.pid, signal.SIGTERM)
     assert len(list(batches)) == 29
+
+
+def test_readers_end_with_a_run_that_fails():
+    """A traceback keeps them until the exit, where multiprocessing's SIGTERM is not heard."""
+    script = """
+import numpy as np
+from pld_ray.config.finetune import FinetuneParams
+from pld_ray.sharded.trainer import batches_from
+class Windows:
+    def rows_of_update(self, update, size): return np.arange(size)
+    def batch(self, rows): return rows
+def run():
+    batches = batches_from(Windows(), FinetuneParams(batch_size=8), range(99), 2)
+    for batch in batches: raise KeyError(7)
+run()
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert b"KeyError: 7" in ended.stderr
 
 
 def test_weights_of_several_precisions_are_not_sharded_together():
