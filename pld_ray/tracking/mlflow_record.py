@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shlex
 import sqlite3
 import urllib.parse
 
@@ -131,3 +132,8 @@ def check_sqlite(tracking_uri: str) -> None:
         raise ConfigError(f"{path} cannot be read as an MLflow store: {error}") from error
     if not columns:
         raise ConfigError(f"{path} is no MLflow store: the table `runs` is missing")
+
+
+def in_mlflow(tracking_uri: str, command: str) -> str:
+    """A command of MLflow's own, as it is typed in a shell: those that restore take no store."""
+    return f"`MLFLOW_TRACKING_URI={shlex.quote(tracking_uri)} mlflow {command}`"

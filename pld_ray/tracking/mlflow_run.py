@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+import shlex
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -284,7 +285,7 @@ class MlflowRun:
                 self._outbox.num_pending((METRICS, VALUES)),
                 self._outbox.num_pending((ARTIFACTS,)),
                 self.run_dir,
-                self.run_dir,
+                shlex.quote(str(self.run_dir)),
             )
 
     def __enter__(self) -> MlflowRun:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pld_ray.tracking.mlflow_record import in_mlflow
 from pld_ray.tracking.mlflow_store import REFUSALS, run_lifecycle
 from pld_ray.tracking.mlflow_values import shorten
 from pld_ray.tracking.outbox import Outbox, Record
@@ -218,9 +219,9 @@ class MlflowReceiver:
             raise error
         lifecycle = run_lifecycle(self.client, self.run_id)
         if lifecycle != "active":
+            restore = in_mlflow(self.tracking_uri, f"runs restore --run-id {self.run_id}")
             raise RuntimeError(
-                f"run {self.run_id} is {lifecycle}; `mlflow runs restore --run-id {self.run_id}` "
-                "brings it back"
+                f"run {self.run_id} is {lifecycle}; {restore} brings it back"
             ) from error
 
     def _log_artifact(self, record: Record) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pld_ray.errors import UserError
 from pld_ray.runs.layout import MLFLOW_FILE
-from pld_ray.tracking.mlflow_record import ARTIFACTS, sqlite_path
+from pld_ray.tracking.mlflow_record import ARTIFACTS, in_mlflow, sqlite_path
 from pld_ray.tracking.mlflow_values import TAG_LENGTH, entity_key, shorten, truncate
 from pld_ray.tracking.outbox import Ledger, Points
 from pld_ray.tracking.quiet import quick_mlflow
@@ -158,10 +158,10 @@ def check_run(tracking_uri: str, run_id: str) -> None:
     with opened_store(tracking_uri) as client:
         lifecycle = run_lifecycle(client, run_id)
     if lifecycle != "active":
+        restore = in_mlflow(tracking_uri, f"runs restore --run-id {run_id}")
         raise MissingRunError(
-            f"MLflow run {run_id} is {lifecycle} at {tracking_uri}: restore it with `mlflow runs "
-            f"restore --run-id {run_id}`, or delete {MLFLOW_FILE} in the run's folder to start a "
-            "new MLflow run"
+            f"MLflow run {run_id} is {lifecycle} at {tracking_uri}: restore it with {restore}, or "
+            f"delete {MLFLOW_FILE} in the run's folder to start a new MLflow run"
         )
 
 
@@ -227,9 +227,10 @@ def get_or_create_experiment(client: MlflowClient, tracking_uri: str, name: str)
                 raise  # anything but another run that made it at the same moment
         experiment = client.get_experiment_by_name(name)
     if experiment.lifecycle_stage == "deleted":
+        restore = f"experiments restore -x {experiment.experiment_id}"
         raise MissingRunError(
             f"MLflow experiment {name!r} at {tracking_uri} was deleted: restore it with "
-            f"`mlflow experiments restore -x {experiment.experiment_id}`, or choose another name "
+            f"{in_mlflow(tracking_uri, restore)}, or choose another name "
             "with --tracking.experiment=..."
         )
     return experiment

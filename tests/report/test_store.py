@@ -143,7 +143,9 @@ def test_a_deleted_run_says_how_to_restore_it_and_a_deleted_trial_is_left_out(st
     store.client.delete_run(trials[0])
     found, children = load_runs(store.uri, [parent])[0]
     assert (found.run_id, [c.run_id for c in children]) == (parent, [trials[1]])
-    with pytest.raises(ConfigError, match="was deleted: restore it with `mlflow runs restore"):
+    with pytest.raises(
+        ConfigError, match=r"restore it with `MLFLOW_TRACKING_URI=sqlite:.* mlflow runs restore"
+    ):
         load_runs(store.uri, [trials[0]])
 
 

@@ -200,7 +200,9 @@ def test_resume_says_what_is_missing(store, tmp_path):
     with MlflowRun(tmp_path, store_dir=store) as run:
         pass
     client_of(run).delete_run(run.run_id)
-    with pytest.raises(MissingRunError, match=r"is deleted at .*mlflow runs restore"):
+    with pytest.raises(
+        MissingRunError, match=r"is deleted at .*`MLFLOW_TRACKING_URI=sqlite:.* mlflow runs restore"
+    ):
         MlflowRun.resume(tmp_path)
 
     record = {"tracking_uri": f"sqlite:///{tmp_path}/moved/mlflow.db", "run_id": run.run_id}
@@ -359,7 +361,7 @@ def test_a_run_deleted_under_its_training_goes_on_when_it_is_restored(store, tmp
     client_of(run).delete_run(run.run_id)
     run.log_metrics({"success": 0.5}, step=1)
     assert not run.flush(budget_s=20, patience_s=2)
-    assert f"run {run.run_id} is deleted; `mlflow runs restore" in caplog.text
+    assert f"run {run.run_id} is deleted; `MLFLOW_TRACKING_URI=sqlite:" in caplog.text
     client_of(run).restore_run(run.run_id)
     run.finish()
     assert history(run, "success") == [(1, 0.5)]
