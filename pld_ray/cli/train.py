@@ -87,20 +87,17 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         learnt = "base + residual" if config.policy.type != "none" else "learnt policy"
         before = "" if base is None else f"base {base:.0%} -> "
         steps, total = summary["env_steps"], config.total_steps
-        report = (
-            f"      pld-ray report {shlex.quote(str(folder))}\n" if config.tracking.enabled else ""
-        )
+        named, best = (shlex.quote(str(path)) for path in (folder, summary["checkpoint"]))
+        report = f"      pld-ray report {named}\n" if config.tracking.enabled else ""
         early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS}"
         entry_point = config.env.entry_point
         filmed = " --videos=0" if entry_point is None or can_be_filmed(entry_point) else ""
-        named = shlex.quote(str(folder))
-        checkpoint = shlex.quote(str(summary["checkpoint"]))
         print(
             f"{before}{learnt} {residual:.0%} on {summary['n_episodes']} held "
             f"init states, {steps} environment steps{early}, "
             f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
             f"next: pld-ray show {named}\n{report}"
-            f"      pld-ray eval --checkpoint={checkpoint}{filmed}"
+            f"      pld-ray eval --checkpoint={best}{filmed}"
         )
     return 0
 
