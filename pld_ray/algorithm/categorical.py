@@ -1,10 +1,13 @@
-"""The categorical critic: a distribution over fixed returns instead of one number (C51).
+"""The categorical critic: a distribution over fixed returns instead of one number.
 
 Shapes: B batch, Z atoms, M critics drawn for a target, K candidates of the on-the-fly backup.
-Source: Bellemare, Dabney, Munos (2017), with the candidate and the member chosen by expected value.
+Source: C51, Bellemare, Dabney, Munos (2017), with the candidate and the member chosen by expected
+value; HL-Gauss, Imani and White (2018), Farebrother et al. (2024).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -52,8 +55,37 @@ def choose_distribution(
     return mixture[best, columns], bonus[best, columns]
 
 
+def target_distribution(
+    probability: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor, smoothing: float
+) -> Tensor:
+    """(12) for distributions: what the critics learn; arguments and result as of `project`.
+
+    Args:
+        smoothing: 0 moves the whole distribution (C51), else a Gaussian of that standard deviation,
+            in atoms, around its expectation takes its place (HL-Gauss).
+    """
+    if smoothing == 0:
+        return project(probability, reward, discount, atoms)
+    return gaussian(reward + discount * (probability @ atoms), smoothing, atoms)
+
+
+def gaussian(mean: Tensor, std: float, atoms: Tensor) -> Tensor:
+    """Mass of N(mean, std) nearest to each atom; what lies outside is of the nearest end.
+
+    Args:
+        mean: [B], put on the nearest end where it lies outside.
+        std: in atoms.
+        atoms: evenly spaced, ascending, [Z].
+    """
+    width = (atoms[1] - atoms[0]) * std * math.sqrt(2.0)
+    middles = (atoms[1:] + atoms[:-1]) / 2
+    below = 0.5 + 0.5 * torch.erf((middles - mean.clamp(atoms[0], atoms[-1])[:, None]) / width)
+    none = torch.zeros_like(mean)[:, None]
+    return torch.diff(torch.cat((none, below, none + 1.0), dim=-1))
+
+
 def project(probability: Tensor, reward: Tensor, discount: Tensor, atoms: Tensor) -> Tensor:
-    """(12) for distributions: move every atom to r + discount * z and split it over its neighbours.
+    """Move every atom to r + discount * z and split it over its neighbours (C51).
 
     Args:
         probability: [B, Z].

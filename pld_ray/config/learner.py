@@ -89,6 +89,13 @@ class LearnerParams:
         "it by construction; 1 regresses Q instead (formula 13).",
         within="[1, 1001]",
     )
+    critic_smoothing: float = option(
+        0.0,
+        "Categorical critics learn a Gaussian of that standard deviation, in atoms, around the "
+        "expected return (HL-Gauss; its authors' is 0.75) in place of the whole distribution of "
+        "returns; 0 is that (C51).",
+        within="[0, 100]",
+    )
     value_range: list[float] = option(
         [0.0, 1.0],
         "Lowest and highest return that the reward allows; Q outside counts as `q_out_of_bound`.",

@@ -1,4 +1,6 @@
-"""The categorical critic against C51 written atom by atom."""
+"""The categorical critic against C51 and HL-Gauss written atom by atom."""
+
+import math
 
 import pytest
 import torch
@@ -52,6 +54,40 @@ def test_a_terminal_success_is_all_mass_on_one():
     probability = torch.full((1, 11), 1 / 11)
     target = categorical.project(probability, torch.ones(1), torch.zeros(1), ATOMS)
     torch.testing.assert_close(target, torch.eye(11)[10:])
+
+
+def test_a_gaussian_target_is_the_integral_around_each_atom():
+    """HL-Gauss: the mass between the middles to both neighbours, tails at the ends."""
+    mean, std = torch.tensor([0.43, 0.97, -3.0, 7.0]), 0.75
+    target = categorical.gaussian(mean, std, ATOMS)
+    for row, m in zip(target, mean.clamp(0.0, 1.0).tolist(), strict=True):
+        for z, mass in enumerate(row):
+            below, above = (
+                0.5 * (1 + math.erf((0.1 * (z + side) - m) / (0.1 * std * math.sqrt(2))))
+                for side in (-0.5, 0.5)
+            )
+            below, above = (0.0 if z == 0 else below), (1.0 if z == 10 else above)
+            assert mass.item() == pytest.approx(above - below, abs=1e-6)
+    assert (target[0] @ ATOMS).item() == pytest.approx(0.43, abs=1e-3)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.floats(0.7, 3.0))
+def test_a_gaussian_stands_where_the_expectation_has_moved_to(seed, std):
+    """It forgets the shape of the distribution and nothing of its expectation."""
+    g = torch.Generator().manual_seed(seed)
+    atoms = torch.linspace(-10.0, 10.0, 201)
+    probability = torch.softmax(4 * torch.randn(5, 201, generator=g), -1)
+    reward, discount = torch.randn(5, generator=g), torch.rand(5, generator=g) * 0.5
+    target = categorical.target_distribution(probability, reward, discount, atoms, std)
+    expected = reward + discount * (probability @ atoms)
+    torch.testing.assert_close(target @ atoms, expected, rtol=0, atol=2e-4)
+    torch.testing.assert_close(target.sum(-1), torch.ones(5))
+    spread = (target @ atoms**2 - (target @ atoms) ** 2).sqrt() / 0.1
+    within = math.sqrt(std**2 + 1 / 12)  # of the Gaussian, and of the atoms' width
+    torch.testing.assert_close(spread, torch.full((5,), within), rtol=0.01, atol=0)
+    whole = categorical.target_distribution(probability, reward, discount, atoms, 0.0)
+    assert torch.equal(whole, categorical.project(probability, reward, discount, atoms))
 
 
 @pytest.mark.parametrize("reduction", ["min", "mean", "weighted"])

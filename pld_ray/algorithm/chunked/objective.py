@@ -75,7 +75,9 @@ class ChunkedObjective(GradientSteps):
         probability, _ = categorical.choose_distribution(
             outputs.unsqueeze(1), critic.atoms, none.unsqueeze(0), 0.0, reduction, False, logits
         )
-        distribution = categorical.project(probability, reward, discount, critic.atoms)
+        distribution = categorical.target_distribution(
+            probability, reward, discount, critic.atoms, params.critic_smoothing
+        )
         return distribution @ critic.atoms, distribution
 
     def bc_loss(self, part: MicroBatch, weights: Tensor, total: Tensor) -> Tensor:

@@ -217,8 +217,7 @@ class ResidualSACUpdate(GradientSteps):
             next_x = networks.encode(networks.target_encoder, batch, successor=True)
         outputs = target_critic.otf_outputs(next_x, next_base, actions, members)
         alpha = entropy_factor * networks.log_alpha.exp()
-        reward, discount = batch["reward"], batch["discount"]
-        reduction = params.target_reduction
+        reward, discount, reduction = batch["reward"], batch["discount"], params.target_reduction
         logits: Tensor | None = target_critic.reduction_logits
         if logits is not None and members is not None:
             logits = logits[members]
@@ -231,7 +230,8 @@ class ResidualSACUpdate(GradientSteps):
         probability, bonus = categorical.choose_distribution(
             outputs, atoms, log_prob, alpha, reduction, backup_entropy, logits
         )
-        distribution = categorical.project(probability, reward + discount * bonus, discount, atoms)
+        r, smoothing = reward + discount * bonus, params.critic_smoothing
+        distribution = categorical.target_distribution(probability, r, discount, atoms, smoothing)
         return distribution @ atoms, distribution
 
     def update_discrete_critic(self, batch: Batch, x: Tensor) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from chunked_fixtures import A, D, H, episodes, make_update, state
 
+from pld_ray.algorithm.categorical import gaussian
 from pld_ray.algorithm.chunked import losses, objective
 from pld_ray.algorithm.chunked.micro_batches import MicroBatch
 from pld_ray.algorithm.ensemble import reduce_ensemble
@@ -86,8 +87,10 @@ def test_the_target_is_the_formula_s():
     torch.testing.assert_close(batch["discount"], gamma ** m.float() * mask)
 
 
-def test_a_categorical_target_has_the_scalar_one_s_mean():
-    update = make_update(critic_atoms=201, num_subsample_critics=3, target_reduction="mean")
+@pytest.mark.parametrize("smoothing", [0.0, 0.75])
+def test_a_categorical_target_has_the_scalar_one_s_mean(smoothing):
+    options = {"critic_atoms": 201, "critic_smoothing": smoothing}
+    update = make_update(**options, num_subsample_critics=3, target_reduction="mean")
     batch = update.sample()
     kept = update.generator.get_state()
     y, distribution = update.td_target(batch)
@@ -97,6 +100,10 @@ def test_a_categorical_target_has_the_scalar_one_s_mean():
     chunk = networks.choose(x, networks.actor.sample(x, update.noise(2, 16, H, A)))
     q = networks.target_critic.value(networks.outputs(networks.target_critic, x, chunk))
     expected = losses.td_target(batch["reward"], batch["discount"], q, "mean")
+    atoms = networks.target_critic.atoms
+    if smoothing:
+        assert torch.allclose(distribution, gaussian(expected, smoothing, atoms), atol=1e-4)
+        expected = distribution @ atoms
     torch.testing.assert_close(y, expected.clamp(0, 1), atol=1e-4, rtol=0)
     torch.testing.assert_close(distribution.sum(-1), torch.ones(16))
 

@@ -7,6 +7,7 @@ import torch
 from update_fixtures import ACT, BATCH, make_params, make_update, same_weights, weights
 
 from pld_ray.algorithm import ensemble
+from pld_ray.algorithm.categorical import gaussian
 from pld_ray.algorithm.residual import losses
 from pld_ray.networks.grippers import HOLD
 
@@ -131,12 +132,12 @@ def drawn_target_values(update, batch):
     return q, log_prob, drawn
 
 
-@pytest.mark.parametrize("atoms", [1, 41])
-def test_the_entropy_of_the_successor_is_discounted(atoms):
+@pytest.mark.parametrize(("atoms", "smoothing"), [(1, 0.0), (41, 0.0), (41, 0.75)])
+def test_the_entropy_of_the_successor_is_discounted(atoms, smoothing):
     """y = r + discount (Q' - alpha log pi'); a wide range, so that the projection clips nothing."""
     params = make_params(
         critic_atoms=atoms, value_range=[-20.0, 20.0], backup_entropy=True, otf_candidates=3,
-        temperature_init=0.5, gamma=0.5,
+        temperature_init=0.5, gamma=0.5, critic_smoothing=smoothing,
     )  # fmt: skip
     update = make_update(params)
     batch = next_batch(update)
@@ -144,8 +145,11 @@ def test_the_entropy_of_the_successor_is_discounted(atoms):
         q, log_prob, _ = drawn_target_values(update, batch)
         value = torch.minimum(q[0], q[1]) - 0.5 * log_prob
         expected = batch["reward"] + batch["discount"] * value.max(0).values
-        y, _ = update.td_target(batch)
-    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+        y, distribution = update.td_target(batch)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-3 if smoothing else 1e-4)
+    if smoothing:
+        atoms = update.networks.target_critic.atoms
+        assert torch.allclose(distribution, gaussian(expected, smoothing, atoms), atol=1e-4)
 
 
 @pytest.mark.parametrize("atoms", [1, 21])
