@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import ray
 from mlflow.tracking import MlflowClient
+from next_life import tracked
 from policy_fixtures import save_act
 from sharded_data import write_dataset
 from test_train import BRIEF, POINT
@@ -181,25 +182,9 @@ def test_a_ray_of_ones_own_is_started_whatever_ray_address_says(monkeypatch):
 # --- the store ------------------------------------------------------------------------------------
 
 
-def tracked(config, run, step, name):
-    """One life of a run; its MLflow run's id."""
-    tracker = open_tracker(config, run)
-    tracker.log_metrics({"success": float(step)}, step)
-    file = run.path / name
-    file.write_text(name)
-    tracker.log_artifact(file)
-    tracker.finish("KILLED")
-    return tracker.run_id
-
-
-def go_on(folder):
-    """A life in a process of its own: MLflow remembers where the artifacts of a run were."""
-    run = RunDir(folder)
-    tracked(run.load_config(), run, 2, "second.txt")
-
-
 def in_its_own_process(folder):
-    again = f"import test_elsewhere as t; t.go_on({str(folder)!r})"
+    """MLflow remembers where the artifacts of a run were."""
+    again = f"import next_life; next_life.go_on({str(folder)!r})"
     path = os.pathsep.join([*sys.path, str(pathlib.Path(__file__).parent)])
     environment = {**os.environ, "PYTHONPATH": path}
     subprocess.run([sys.executable, "-c", again], check=True, env=environment)

@@ -69,15 +69,14 @@ def two_cpus():
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("two_cpus")
-def test_trials_with_a_pool_follow_each_other_where_one_has_room(tmp_path):
-    """Each takes both CPUs: none is left for a replica outside, or for half of another trial."""
-    config = pooled_config().training(utd=tune.grid_search([1, 2]))
+def test_a_pool_lives_in_what_its_trial_has_reserved(tmp_path):
+    """That is all there is: no CPU is left for a replica outside."""
     results = tune.Tuner(
         ResidualSAC,
-        param_space=config,
+        param_space=pooled_config(),
         run_config=tune.RunConfig(
-            name="pooled", storage_path=str(tmp_path), stop={"training_iteration": 2}, verbose=0
+            name="pooled", storage_path=str(tmp_path), stop={"training_iteration": 1}, verbose=0
         ),
     ).fit()
     assert not results.errors
-    assert [result.metrics["training_iteration"] for result in results] == [2, 2]
+    assert [result.metrics["training_iteration"] for result in results] == [1]

@@ -5,11 +5,21 @@ import json
 
 import pytest
 import torch
+from blind_ranks import begin
 from safetensors.torch import load_file
-from several_ranks import FAILURE, FIGURES, FILES, PARAMS, difference, train_in_all_ways
+from several_ranks import (
+    FAILURE,
+    FIGURES,
+    FILES,
+    PARAMS,
+    difference,
+    on_ranks,
+    train_in_all_ways,
+)
 
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig, FinetunedPolicyConfig, LearnersConfig
+from pld_ray.files.manifest import sha256
 from pld_ray.sharded.ranks import Ranks
 
 
@@ -53,6 +63,18 @@ def test_what_the_first_rank_cannot_write_stops_all_of_them(folder):
     told = {(folder / f"{FAILURE}{rank}").read_text() for rank in (0, 1)}
     assert len(told) == 1
     assert "a checkpoint cannot be written: FileNotFoundError" in told.pop()
+
+
+def test_every_rank_is_told_that_one_of_them_does_not_see_the_folder(tmp_path):
+    folder, own = tmp_path / "shared", tmp_path / "own"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("seed: 1")
+    given = {"written": sha256(folder / "config.yaml"), "resumes": False}
+    on_ranks(2, begin, [folder, own], given, tmp_path)
+    told = [(tmp_path / f"told-{rank}").read_text() for rank in range(2)]
+    assert told[0].replace(str(folder), str(own)) == told[1]
+    assert "output_dir must lie on storage that all nodes share" in told[0]
+    assert not own.exists()
 
 
 def test_micro_batches_are_dealt_and_all_ranks_do_as_many():

@@ -24,8 +24,10 @@ from pld_ray.runs.journal import TIME
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sweep.config import load_sweep
 from pld_ray.sweep.ended import ended_figures, note_ended
+from pld_ray.sweep.folder import load_folder
 from pld_ray.sweep.outcome import as_csv, trial_rows
-from pld_ray.sweep.run import run_sweep, sigterm_as_interrupt
+from pld_ray.sweep.run import run_sweep, sigterm_as_interrupt, trial_configs
+from pld_ray.tracking.mlflow_record import read_record
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -133,9 +135,11 @@ def check_ended(folder, num_trials):
     return runs
 
 
-def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path):
-    folder = tmp_path / "sweep"
-    flags = [f"--output_dir={folder}", "--seeds=[3]"]
+def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "before" / "sweep"
+    folder.parent.mkdir()
+    typed, store = os.path.relpath(folder), os.path.relpath(folder.parent / "x.db")
+    flags = [f"--output_dir={typed}", f"--tracking.uri=sqlite:///{store}", "--seeds=[3]"]
     killer = threading.Thread(target=kill_first_trial, args=[folder])
     killer.start()
     assert main(["sweep", str(sweep_file), *flags]) == 0
@@ -151,7 +155,13 @@ def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path):
     assert "the sweep begins: 2 trials" in log
     assert "t0001 finished" in log
     assert "the sweep is finished after" in log
+    config = RunDir(folder / "trials" / "t0000").load_config()
+    assert config.tracking.uri == f"sqlite:///{tmp_path}/before/x.db"
+    monkeypatch.chdir("/")
     check_resume(folder)
+    (tmp_path / "before").rename(tmp_path / "now")
+    capsys.readouterr()
+    check_it_goes_on_elsewhere(tmp_path / "now", capsys)
 
 
 class Planted:
@@ -182,6 +192,23 @@ def check_resume(folder):
     assert not owned.exists()
     assert (ended / "summary.json").stat().st_mtime_ns == before, "it was run again"
     assert (cut_off / "summary.json").is_file()
+    check_ended(folder, 2)
+
+
+def check_it_goes_on_elsewhere(place, capsys):
+    """Where its folder and its MLflow store have been moved to, as it is told."""
+    folder, uri = place / "sweep", f"sqlite:///{place}/x.db"
+    assert main(["sweep", f"--resume={folder}"]) == 2
+    assert "is missing: give its new place with --tracking.uri=sqlite" in capsys.readouterr().err
+    assert main(["sweep", f"--resume={folder}", "--seeds=[1]"]) == 2
+    assert "no other flags than --ray_address, --tracking.uri, --trac" in capsys.readouterr().err
+    assert load_folder(folder).base.placement.check
+    anew = [f"--tracking.uri={uri}", "--placement.check=false", "--placement.wait_s=5"]
+    assert main(["sweep", f"--resume={folder}", *anew]) == 0
+    placement = load_folder(folder).base.placement
+    assert (placement.check, placement.wait_s) == (False, 5.0)
+    assert read_record(folder)["tracking_uri"] == uri
+    assert load_sweep([str(folder / "sweep.yaml")]).config.tracking.uri == uri
     check_ended(folder, 2)
 
 
@@ -342,15 +369,14 @@ def alive(pid):
 
 
 def test_a_trial_keeps_paths_that_hold_in_every_folder(tmp_path, monkeypatch):
-    (tmp_path / "act").mkdir()
     monkeypatch.chdir(tmp_path)
-    little = {**SMALL, "total_steps": 150, "evaluation.interval_steps": 0}
-    content = {"set": little, "variants": {"act": {"policy.path": "act"}}}
+    content = {"set": SMALL, "variants": {"act": {"policy.path": "act"}}}
+    (tmp_path / "act").mkdir()
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(content))
-    assert main(["sweep", "one.yaml", "--output_dir=sweep", "--tracking.uri=sqlite:///x.db"]) == 0
-    config = RunDir(tmp_path / "sweep/trials/t0000").load_config()
+    sweep = load_sweep(["one.yaml"])
+    monkeypatch.chdir("/")  # as the process of a trial is in another folder
+    (config,) = trial_configs(sweep)
     assert config.policy.path == f"{tmp_path}/act"
-    assert config.tracking.uri == f"sqlite:///{tmp_path}/x.db"
 
 
 def test_a_sweep_that_no_node_can_hold_is_refused(sweep_file, tmp_path, capsys):
