@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import operator
 import pathlib
-from typing import TYPE_CHECKING, Any
+import shlex
+from typing import TYPE_CHECKING, Any, cast
 
 from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 from pld_ray.cli.train import tell_idle
@@ -90,14 +93,33 @@ def run(args: argparse.Namespace) -> int:
             advance(kept)
 
         writer = collect(config, pathlib.Path(args.root), goal, actor, checkpoint, on_episode)
+    demos = f"--demo_path={writer.root}"
     share = f", {played[1]} of {played[0]} played now succeeded" if played[0] else ""
     print(
         f"{writer.root}: {len(writer)} episodes, {sum(writer.successes)} successes, "
         f"{sum(writer.lengths)} frames{share}\n"
-        f"next: pld-ray data {writer.root}\n"
-        f"      pld-ray train --demo_path={writer.root}"
+        f"next: pld-ray data {shlex.quote(str(writer.root))}\n"
+        f"      {shlex.join(['pld-ray', 'train', *recorded(args, config), demos])}"
     )
     return 0
+
+
+def recorded(args: argparse.Namespace, config: TrainConfig) -> list[str]:
+    """What gives `pld-ray train` the environment and the base policy of a recording: what was given
+    here, or where the checkpoint's run has them otherwise than by default."""
+    if args.checkpoint is None:
+        return list(args.settings)
+    from pld_ray.options import fields_of
+
+    flags, kind = [], cast(type, type(config))
+    for field in fields_of(kind):
+        if field.is_group or not field.key.startswith(("env.", "policy.")):
+            continue
+        value = operator.attrgetter(field.key)(config)
+        if value != field.default:
+            text = value if isinstance(value, str) else json.dumps(value)
+            flags.append(f"--{field.key}={text}")
+    return flags
 
 
 def set_device(config: TrainConfig, device: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shlex
 from typing import Any
 
 from pld_ray.cli.arguments import Parser, configuration
@@ -50,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
     summary = distill(config, runs, lambda text: print(text, flush=True), args.trust)
     out = pathlib.Path(config.output_dir).resolve()
     print((out / "table.md").read_text().strip())
-    print(
-        f"{rates(summary)}\nresults: {out}\nnext: pld-ray train --policy.path={summary['policy']}"
-    )
+    policy = shlex.quote(summary["policy"])
+    print(f"{rates(summary)}\nresults: {out}\nnext: pld-ray train --policy.path={policy}")
     return 0
 
 

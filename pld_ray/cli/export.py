@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import shlex
 
 from pld_ray.cli.arguments import Parser, on_this_machine
 from pld_ray.cli.register import best_run
@@ -43,5 +44,5 @@ def run(args: argparse.Namespace) -> int:
     if args.push_to:
         print(f"uploaded: https://huggingface.co/{args.push_to}")
     if flags := environment_flags(source):
-        print(f"next: lerobot-eval --policy.path={folder} {' '.join(flags)}")
+        print(f"next: lerobot-eval {shlex.join([f'--policy.path={folder}', *flags])}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import shlex
 from typing import TYPE_CHECKING
 
 from pld_ray.cli.arguments import Parser, configuration
@@ -70,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
         summary = finetune(config, resume, advance, args.trust)
     folder = RunDir(resume or config.output_dir).path
     if "policy" not in summary:
-        print(f"saved {summary['checkpoint']}\ncontinue with: pld-ray finetune --resume={folder}")
+        again = shlex.quote(str(folder))
+        print(f"saved {summary['checkpoint']}\ncontinue with: pld-ray finetune --resume={again}")
         return 0
     if summary["validation_loss"] is not None:
         print(f"validation loss {summary['start_loss']:.4f} -> {summary['validation_loss']:.4f}")
@@ -79,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"success on the validation states {start:.0%} -> {success:.0%}")
     print(
         f"{summary['updates']} updates, {summary['samples_per_s']:.0f} samples/s\n"
-        f"next: pld-ray train --policy.path={summary['policy']}"
+        f"next: pld-ray train --policy.path={shlex.quote(summary['policy'])}"
     )
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import sys
 
 from pld_ray.cli.arguments import Parser
 
@@ -31,6 +32,7 @@ def run(args: argparse.Namespace) -> int:
     folder = best_run(pathlib.Path(args.run_or_sweep).resolve())
 
     from pld_ray.registry import register_policy
+    from pld_ray.registry.success import in_words
 
     made = register_policy(
         folder,
@@ -43,8 +45,11 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"{folder.name}, checkpoint {made.checkpoint}, is version {made.version} of {args.name} at "
         f"{made.tracking_uri}\n"
+        f"its success: {in_words(made.tags) or 'not known of this checkpoint'}\n"
         f'load it with: pld_ray.registry.load_policy("{made.uri}", "{made.tracking_uri}")'
     )
+    if made.warning:
+        print(f"pld-ray: {made.warning}", file=sys.stderr)
     return 0
 
 

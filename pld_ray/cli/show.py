@@ -67,7 +67,8 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
             **sweep.as_json(),
             "trial_rows": {pathlib.Path(t.path).name: t.as_json() for t in trials},
             "mlflow": mlflow_record(folder),
-            "next": next_commands(folder, sweep.state, [], is_sweep=True),
+            "unsent": (unsent := num_unsent(folder, sweep.state)),
+            "next": next_commands(folder, sweep.state, [], is_sweep=True, unsent=unsent),
         }
     config = read_config(folder)
     if config is None:
@@ -86,11 +87,13 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
         "figures": {name: last[name] for name in FIGURES if name in last},
         "checkpoints": dict(checkpoints),
         "mlflow": mlflow_record(folder),
+        "unsent": (unsent := num_unsent(folder, listed.state)),
         "next": next_commands(
             folder,
             listed.state,
             [name for name, _ in checkpoints],
             command=command,
+            unsent=unsent,
         ),
     }
 
@@ -129,12 +132,26 @@ def mlflow_record(folder: pathlib.Path) -> dict[str, str] | None:
     return {key: str(record[key]) for key in ("tracking_uri", "run_id")} if known else None
 
 
+def num_unsent(folder: pathlib.Path, state: str) -> int:
+    """Values and artifacts that wait for `pld-ray send`; a run that goes on sends them itself."""
+    from pld_ray.tracking import outbox
+
+    record = mlflow_record(folder)
+    if record is None or state == "running":
+        return 0
+    try:
+        return outbox.num_unsent(folder, record["run_id"])
+    except (ValueError, KeyError, TypeError):  # a damaged file: what sends says so
+        return 0
+
+
 def next_commands(
     folder: pathlib.Path,
     state: str,
     checkpoints: list[str],
     is_sweep: bool = False,
     command: str = "train",
+    unsent: int = 0,
 ) -> dict[str, str]:
     """What can be done with the folder now: verb -> command; `command` made the run."""
     import shlex
@@ -156,6 +173,8 @@ def next_commands(
         commands["learn on"] = f"pld-ray train --policy.path={policy}"
     elif evaluated is not None:
         commands["evaluate"] = f"pld-ray eval --checkpoint={path}/checkpoints/{evaluated}"
+    if unsent:
+        commands["send"] = f"pld-ray send {path}"
     record = mlflow_record(folder)
     if record is not None:
         if command != "finetune":  # of environment steps, which it has none of
@@ -222,7 +241,10 @@ def print_details(shown: dict[str, Any]) -> None:
     section("trials", trial_table(trials))
     if trials:
         console.print(f"  ({LEGEND})", soft_wrap=True)
-    section("MLflow", shown["mlflow"] or {"": "not tracked"})
+    mlflow = dict(shown["mlflow"] or {"": "not tracked"})
+    if shown["unsent"]:
+        mlflow["not sent yet"] = f"{shown['unsent']:,} values and artifacts"
+    section("MLflow", mlflow)
     section("next", shown["next"])
 
 
@@ -245,8 +267,8 @@ def held_text(shown: dict[str, Any]) -> str:
     from pld_ray.cli.ls import rate
 
     held = rate(shown["success"]) if shown["held"] else "at the end of the run"
-    if shown["held"] and shown["base_success"] is None:  # there is none
-        return f"learnt policy {held}"
+    if shown["base_success"] is None:  # there is none, or it has not been played yet
+        return f"learnt policy {held}" if shown["held"] else held
     return f"base {rate(shown['base_success'])} -> base + residual {held}"
 
 

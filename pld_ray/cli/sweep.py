@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shlex
 from typing import Any
 
 from pld_ray.cli.arguments import Parser
@@ -82,8 +83,9 @@ def conclude(summary: dict[str, Any], folder: pathlib.Path) -> int:
         rate = f"{best['best_success']:.0%} on validation"
         highest = f"{best['trial']} ({best['point']}), {rate}"
         print(f"highest: {highest}" if best["best_success"] else f"no trial succeeded: {rate}")
-        print(f"next: pld-ray report {folder}")
-        print(f"      pld-ray eval --checkpoint={best['folder']}/checkpoints/best")
+        print(f"next: pld-ray report {shlex.quote(str(folder))}")
+        checkpoint = shlex.quote(f"{best['folder']}/checkpoints/best")
+        print(f"      pld-ray eval --checkpoint={checkpoint}")
     if summary["num_open"] or summary["num_failed"]:
-        print(f"      pld-ray sweep --resume={folder}")
+        print(f"      pld-ray sweep --resume={shlex.quote(str(folder))}")
     return 1 if summary["num_failed"] else 0

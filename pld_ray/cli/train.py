@@ -34,7 +34,9 @@ def parser(command: str = "train", config_class: str = "TrainConfig") -> Parser:
     )
     parser.value("checkpoint", "NAME", "with --resume: from this one of RUN_DIR/checkpoints")
     parser.switch("trust", "with --resume: run the code that a foreign run names")
-    parser.switch("dry_run", "check configuration, environment and policy, then stop")
+    parser.switch(
+        "dry_run", "check configuration, environment, policy and MLflow server, then stop"
+    )
     return parser
 
 
@@ -48,7 +50,7 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
     """`run`, whose steps `start` shows."""
     resume, checkpoint = args.resume, args.checkpoint
     if resume is not None:
-        start.left = f"continue with pld-ray train --resume={resume}"
+        start.left = f"continue with pld-ray train --resume={shlex.quote(resume)}"
     if not (args.print_config or args.dry_run):
         start.step("configuration")
     from pld_ray.config import ConfigError
@@ -75,31 +77,64 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         return check(config, resume is not None)
 
     start.step("imports")
-    from pld_ray.jobs.train import train
-    from pld_ray.rollout.entry_point import can_be_filmed
+    from pld_ray.jobs.train import check_learners, train
 
+    check_learners(config)
+    run = RunDir(resume or config.output_dir)
+    if resume is not None and checkpoint is None and (summary := finished(config, run)):
+        more = " ".join([f"--resume={shlex.quote(resume)}", *reached(config, summary)])
+        print(f"{run.path} has finished; to train on: pld-ray train {more}")
+        return conclude(config, run, summary)
     summary = train(
         config, pathlib.Path(resume) if resume else None, preset, start, checkpoint, args.trust
     )
-    if "residual_success" in summary:
-        folder = RunDir(resume or config.output_dir).path
-        base, residual = summary["base_success"], summary["residual_success"]
-        learnt = "base + residual" if config.policy.type != "none" else "learnt policy"
-        before = "" if base is None else f"base {base:.0%} -> "
-        steps, total = summary["env_steps"], config.total_steps
-        named, best = (shlex.quote(str(path)) for path in (folder, summary["checkpoint"]))
-        report = f"      pld-ray report {named}\n" if config.tracking.enabled else ""
-        early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS}"
-        entry_point = config.env.entry_point
-        filmed = " --videos=0" if entry_point is None or can_be_filmed(entry_point) else ""
-        print(
-            f"{before}{learnt} {residual:.0%} on {summary['n_episodes']} held "
-            f"init states, {steps} environment steps{early}, "
-            f"{summary['total_wall_s']:.0f} s\nresults: {folder}\n"
-            f"next: pld-ray show {named}\n{report}"
-            f"      pld-ray eval --checkpoint={best}{filmed}"
-        )
+    return conclude(config, run, summary) if "residual_success" in summary else 0
+
+
+def conclude(config: Any, run: Any, summary: dict[str, Any]) -> int:
+    """Say what came out, and what to do next."""
+    from pld_ray.rollout.entry_point import can_be_filmed
+
+    base, residual = summary["base_success"], summary["residual_success"]
+    learnt = "base + residual" if config.policy.type != "none" else "learnt policy"
+    before = "" if base is None else f"base {base:.0%} -> "
+    steps, total = summary["env_steps"], config.total_steps
+    named, best = (shlex.quote(str(path)) for path in (run.path, summary["checkpoint"]))
+    report = f"      pld-ray report {named}\n" if config.tracking.enabled else ""
+    early = "" if steps >= total else f" of {total}: a validation reached {STOP_SUCCESS}"
+    entry_point = config.env.entry_point
+    filmed = " --videos=0" if entry_point is None or can_be_filmed(entry_point) else ""
+    print(
+        f"{before}{learnt} {residual:.0%} on {summary['n_episodes']} held "
+        f"init states, {steps} environment steps{early}, "
+        f"{summary['total_wall_s']:.0f} s\nresults: {run.path}\n"
+        f"next: pld-ray show {named}\n{report}"
+        f"      pld-ray eval --checkpoint={best}{filmed}"
+    )
     return 0
+
+
+def finished(config: Any, run: Any) -> dict[str, Any]:
+    """`summary.json` of a run that this configuration gives nothing more to do; else empty."""
+    from pld_ray.runs.layout import SUMMARY_FILE, read_json
+    from pld_ray.runs.status import FINISHED, read_status
+    from pld_ray.tracking.outbox import said_its_end
+
+    summary, status = read_json(run.path / SUMMARY_FILE), read_status(run.path)
+    told = not config.tracking.enabled or said_its_end(run.path)
+    same_store = run.load_config().tracking == config.tracking
+    over = status is not None and status.state == FINISHED and told and same_store
+    return summary if over and "residual_success" in summary and reached(config, summary) else {}
+
+
+def reached(config: Any, summary: dict[str, Any]) -> list[str]:
+    """Flags that a run which came so far goes on with; none while there is something left to do."""
+    enough, flags = config.evaluation.stop_success, []
+    if enough is not None and summary.get("best_validation_success", -1.0) >= enough:
+        flags.append(f"--{STOP_SUCCESS}=null")
+    if summary.get("env_steps", 0) >= config.total_steps:
+        flags.append(f"--total_steps={2 * config.total_steps}")
+    return flags
 
 
 def tell_idle(config: Any, settings: list[str], learns: bool = True) -> None:
@@ -159,10 +194,13 @@ def resumed_config(
 def check(config: Any, resumes: bool) -> int:
     """`--dry_run`."""
     from pld_ray.jobs.build import check_environment
+    from pld_ray.jobs.open_tracker import check_tracker
     from pld_ray.jobs.train import check_learners, check_strategy
 
     check_strategy(config)
     check_learners(config)
+    if not resumes:
+        check_tracker(config)
     sizes = check_environment(config, resumes=resumes)
     online, offline = (f"{size / 1e6:,.0f} MB {name}" for name, size in sizes.items())
     print(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pld_ray.config import EnvConfig
 from pld_ray.evaluation.play import EpisodeResult, play_init_states
 from pld_ray.policies import BasePolicy
+from pld_ray.policies.no_policy import NoBasePolicy
 from pld_ray.rollout import factory
 from pld_ray.rollout.vector_env import InfosPerEnv
 
@@ -33,7 +34,7 @@ class PolicyPlayer:
     def play(
         self, policy: BasePolicy, init_state_ids: Sequence[int]
     ) -> dict[str, list[EpisodeResult]]:
-        """Task -> one episode from each init state, in their order.
+        """Task -> one episode from each init state, in their order; the policy is not kept.
 
         Raises:
             ValueError: the policy does not fit the environment.
@@ -48,6 +49,7 @@ class PolicyPlayer:
                 env.env.play(policy)
             played = play_init_states(env, init_state_ids)
             results[task] = [played[state] for state in init_state_ids]
+            env.env.play(NoBasePolicy(policy.action_dim))  # where it was, others need the memory
         return results
 
     def close(self) -> None:

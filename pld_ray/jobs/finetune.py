@@ -6,6 +6,7 @@ import contextlib
 import logging
 import pathlib
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from envs.bootstrap import RenderingUnavailableError
@@ -32,10 +33,11 @@ from pld_ray.jobs.finetune_loop import COMPONENTS
 from pld_ray.jobs.learners import check_gpus
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.options import check_paths
-from pld_ray.policies.lerobot_names import NamedFeatures, missing_observations
+from pld_ray.policies.lerobot_names import NamedFeatures
 from pld_ray.policies.lerobot_network import load_config
 from pld_ray.policies.lerobot_processors import load_processors
-from pld_ray.rollout.factory import env_maker, steps_per_second
+from pld_ray.rollout.factory import env_maker, for_evaluation, steps_per_second
+from pld_ray.rollout.vector_env import check_policy_matches
 from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
@@ -147,25 +149,25 @@ def check_played(config: FinetuneConfig, needed: Needed, datasets: Iterable[Data
         datasets: what it learns from.
 
     Raises:
-        ConfigError: naming what the environment lacks.
+        ConfigError: naming what the environment lacks, or has in another shape.
     """
     states = config.evaluation.held_states + config.evaluation.validation_states
+    features = NamedFeatures(needed.shapes, needed.names)
+    player: Any = SimpleNamespace(action_dim=needed.action_dim, input_features=features)
     for task in played_tasks(config):
         settings = {**config.env.settings(), "task": task}
-        made: Any = env_maker(settings)()
+        made: Any = env_maker(for_evaluation(settings))()
         with contextlib.closing(made) as env:
-            given = getattr(env.observation_space, "spaces", {})
+            spaces = env.observation_space, env.action_space
             if states > env.num_init_states:
                 raise ConfigError(
                     f"evaluation.held_states + evaluation.validation_states = {states}, but "
                     f"{task} has {env.num_init_states} stored init states"
                 )
-        if not needed.shapes.keys() <= given.keys():
-            features = NamedFeatures(needed.shapes, needed.names)
-            raise ConfigError(
-                f"evaluation.validation_states plays {task}: "
-                f"{missing_observations(features, given)}"
-            )
+        try:
+            check_policy_matches(player, *spaces)
+        except ValueError as error:
+            raise ConfigError(f"evaluation.validation_states plays {task}: {error}") from error
         rate = steps_per_second(settings)
         for dataset in datasets:
             if rate is not None and dataset.fps != rate:

@@ -17,7 +17,7 @@ from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.lock import Owner
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.finetune_loop import POLICY_FOLDER, FinetuneLoop, Stop
-from pld_ray.jobs.learners import StopFile, begin_rank, this_rank, train_together
+from pld_ray.jobs.learners import StopFile, begin_rank, first_writes, this_rank, train_together
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.options import with_absolute_paths
 from pld_ray.policies.checkpoint import PolicyCheckpoint
@@ -28,6 +28,7 @@ from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 from pld_ray.sharded.ranks import ALONE, Ranks
 from pld_ray.sharded.shards import Sharding
 from pld_ray.sharded.trainee import (
+    check_sizes,
     device_of,
     load_trainee,
     needed_by,
@@ -56,7 +57,9 @@ def find_inputs(config: FinetuneConfig) -> Inputs:
     """
     checkpoint = open_trainee(config)
     needed = needed_by(checkpoint, config.policy.rename_map)
-    return Inputs(checkpoint, find_episodes(config.dataset, needed, config.episodes == "successes"))
+    episodes = find_episodes(config.dataset, needed, config.episodes == "successes")
+    check_sizes(checkpoint, needed, episodes[0].dataset)
+    return Inputs(checkpoint, episodes)
 
 
 def played_tasks(config: FinetuneConfig) -> list[str]:
@@ -102,7 +105,10 @@ def learn(
     tracker = open_tracker(config, run, kind="finetune", driver=driver) if ranks.first else None
     player = None
     try:
-        with told_of_end(tracker, logger) as end, CheckpointWriter(ranks) as writer:
+        with (
+            told_of_end(tracker, logger, lambda: resumes or bool(driver) or run.has_begun) as end,
+            CheckpointWriter(ranks) as writer,
+        ):
             about = provenance(config, *inputs)
             if resumes:
                 check_same_base(run, about["base_policy"])
@@ -132,8 +138,7 @@ def learn(
                 logger.info("%d of %d learners train", ranks.number, ranks.planned)
             if resumes:
                 loop.restore()
-            if ranks.first:
-                run.keep_config(config)
+            first_writes(run, ranks, lambda: run.keep_config(config))
             if loop.run(on_samples, stop):
                 summary = loop.finish(started)
                 end.status = "FINISHED"

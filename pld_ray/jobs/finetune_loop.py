@@ -18,6 +18,7 @@ from pld_ray.evaluation.play import success_rate
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.manifest import MARK, CheckpointError, check_manifest, write_manifest
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
+from pld_ray.jobs.learners import first_writes
 from pld_ray.jobs.loop_state import (
     LoopState,
     agree_with_best,
@@ -159,8 +160,11 @@ class FinetuneLoop:
         folder = self.save(CANDIDATE, next_evaluation=due)
         found = self.evaluate(folder)
         state.evaluated_at = updates
-        if not self.trainer.ranks.first:
-            return
+        first_writes(self.run_dir, self.trainer.ranks, lambda: self._note(found))
+
+    def _note(self, found: Mapping[str, float]) -> None:
+        """Write down what an evaluation found, and which policy is the best so far."""
+        state = self.state
         success, loss = found.get("eval/success", 0.0), found.get("eval/loss")
         best = state.best_loss
         tied = success == state.best_success
@@ -171,7 +175,7 @@ class FinetuneLoop:
             state.best_success, state.best_loss = success, loss
         # the row first: killed between the two, the run evaluates again and has the row already
         if not self._is_recorded(found):
-            self.record(found)
+            self._append(found)
         note_evaluation(self.run_dir, state, is_best)
 
     def _is_recorded(self, found: Mapping[str, float]) -> bool:
@@ -198,7 +202,9 @@ class FinetuneLoop:
         path = self.config.policy.path
         if isinstance(checkpoint, pathlib.Path):
             path = str(checkpoint / POLICY_FOLDER)
-        policy = load_base_policy(path, **self.config.policy.loader())
+        # a GPU that holds a part of what several learners train may have no room for the whole
+        device = "cpu" if self.trainer.ranks.planned > 1 else self.trainer.device
+        policy = load_base_policy(path, device=device, **self.config.policy.loader())
         played = self.player.play(policy, self.states)
         rates = {task: success_rate(episodes) for task, episodes in played.items()}
         if len(rates) > 1:
@@ -292,20 +298,21 @@ class FinetuneLoop:
         if ranks.first:
             finish_best(self.run_dir)
         loaded = load_first(ranks.share(self.run_dir.find_checkpoints()), load, self.logger)
-        if ranks.first:
-            if loaded is not None:
-                self.run_dir.go_on_from(loaded)
-            self._go_back(-1 if loaded is None else self.trainer.updates)
+        first_writes(self.run_dir, ranks, lambda: self._go_back(loaded))
 
-    def _go_back(self, updates: int) -> None:
+    def _go_back(self, loaded: pathlib.Path | None) -> None:
+        updates = -1 if loaded is None else self.trainer.updates
+        if loaded is not None:
+            self.run_dir.go_on_from(loaded)
         self.run_dir.journal.restore(updates)
         if self.tracker is not None:
             self.tracker.restored(max(0, updates))
 
-    def record(self, row: dict[str, float]) -> None:
+    def record(self, row: Mapping[str, float]) -> None:
         """One row of the journal, for log and MLflow too; the first rank's."""
-        if not self.trainer.ranks.first:
-            return
+        first_writes(self.run_dir, self.trainer.ranks, lambda: self._append(row))
+
+    def _append(self, row: Mapping[str, float]) -> None:
         updates = self.trainer.updates
         wall_s = round(self.state.train_wall_s, 2)
         written = self.run_dir.journal.append(

@@ -235,6 +235,23 @@ def begin_rank(run: RunDir, ranks: Ranks, given: dict[str, Any]) -> bool:
     return ranks.share(given["resumes"] or (ranks.first and run.has_begun))
 
 
+def first_writes(run: RunDir, ranks: Ranks, write: Callable[[], object]) -> None:
+    """Let the first rank write what it alone writes; all call this in the same order.
+
+    Raises:
+        RunError: the disk refuses it; on every rank, as another try would find the same disk.
+    """
+    error = None
+    if ranks.first:
+        try:
+            with run.disk_errors():
+                write()
+        except RunError as found:
+            error = found
+    if shared := ranks.share(error):
+        raise shared
+
+
 def is_written(path: pathlib.Path, checksum: str) -> bool:
     """Whether a file is there and has this SHA-256."""
     try:

@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from pld_ray.data.demonstrations import Wanted
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import add_to_manifest, write_manifest
 from pld_ray.jobs.build import open_environment
-from pld_ray.jobs.learners import StopFile, begin_rank, this_rank, train_together
+from pld_ray.jobs.learners import StopFile, begin_rank, first_writes, this_rank, train_together
 from pld_ray.jobs.loop_state import LoopState, load_first, loop_state
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.jobs.result_metrics import LEARNER_KEYS
@@ -203,10 +204,13 @@ class OfflineStage:
         if not restored:
             OfflineData(self.algorithm, self.learner, self.environment).step()
             self.progress.phase = "offline"
-        if resumes and self.ranks.first:
-            self.run_dir.journal.restore(0 if restored else -1, self.progress.updates)
-            if self.tracker is not None:
-                self.tracker.restored(0)
+        if resumes:
+            first_writes(self.run_dir, self.ranks, lambda: self._go_back(restored))
+
+    def _go_back(self, restored: bool) -> None:
+        self.run_dir.journal.restore(0 if restored else -1, self.progress.updates)
+        if self.tracker is not None:
+            self.tracker.restored(0)
 
     def _restore(self) -> bool:
         def load(path: pathlib.Path) -> None:
@@ -241,8 +245,9 @@ class OfflineStage:
         means = {name: float(np.mean(values)) for name, values in self._collected.items()}
         self._collected = {}
         of_ranks = self.ranks.gather(means)
-        if not self.ranks.first:
-            return
+        first_writes(self.run_dir, self.ranks, lambda: self._append(of_ranks))
+
+    def _append(self, of_ranks: Sequence[Mapping[str, float]]) -> None:
         row: dict[str, Any] = {"env_steps": 0, "train/success_rate": None}
         for name in LEARNER_KEYS:
             if found := [one[name] for one in of_ranks if name in one]:
@@ -261,7 +266,9 @@ class OfflineStage:
         """A checkpoint as one learner writes it; all ranks give their parts."""
         if not self.ranks.first:
             self.learner.save(os.devnull)
-            return
+        first_writes(self.run_dir, self.ranks, self._save)
+
+    def _save(self) -> None:
         name = checkpoint_name(self.progress.updates)
         # due dates of the run that goes on from it are in environment steps
         begun = LoopState.begin(self.config)

@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import os
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from pld_ray.config import ConfigError, TrainConfig
@@ -17,7 +17,7 @@ from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import RUNNING, failure_reason
 from pld_ray.tracking.mlflow_record import read_record, sqlite_path, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
-from pld_ray.tracking.mlflow_store import MissingRunError, find_child, retried
+from pld_ray.tracking.mlflow_store import MissingRunError, check_tracking, find_child, retried
 from pld_ray.tracking.mlflow_values import flatten_params
 from pld_ray.tracking.sending import SendReport, send_left
 from pld_ray.tracking.tags import run_tags
@@ -36,22 +36,32 @@ class RunEnd:
 
 
 @contextlib.contextmanager
-def told_of_end(tracker: MlflowRun | None, logger: logging.Logger) -> Iterator[RunEnd]:
-    """Log what fails, and end the MLflow run as the block has ended."""
-    end = RunEnd()
+def told_of_end(
+    tracker: MlflowRun | None, logger: logging.Logger, has_begun: Callable[[], bool] = lambda: True
+) -> Iterator[RunEnd]:
+    """Log what fails, and end the MLflow run as the block has ended.
+
+    Args:
+        tracker, logger: of the run.
+        has_begun: whether a run that fails or is stopped is kept; else its MLflow run is deleted.
+    """
+    end, kept = RunEnd(), True
     try:
         yield end
-    except KeyboardInterrupt:
-        end.status = "KILLED"
-        raise
-    except Exception as error:
+    except BaseException as error:
+        kept = has_begun()
+        if not isinstance(error, Exception):
+            end.status = "KILLED"
+            raise
         logger.exception("the run failed")
         if tracker is not None:
             tracker.set_tag("failure", failure_reason(error))
         raise
     finally:
-        if tracker is not None:
+        if tracker is not None and kept:
             tracker.finish(end.status)
+        elif tracker is not None:
+            tracker.discard()
 
 
 def open_tracker(
@@ -128,6 +138,18 @@ def open_tracker(
     first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
     tracker.log_params({name: params[name] for name in first} | params)
     return tracker
+
+
+def check_tracker(config: TrainConfig | FinetuneConfig) -> None:
+    """Refuse a new run's server, or its experiment, as `open_tracker` does, and make nothing there.
+
+    Raises:
+        ConfigError: the server does not answer, or the experiment was deleted.
+    """
+    settings = config.tracking
+    if settings.enabled and settings.uri:
+        with config_errors():
+            check_tracking(settings.uri, settings.experiment)
 
 
 def is_loopback(uri: str) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
 from types import FrameType, TracebackType
 from typing import Any
 
 from pld_ray.jobs.stop_request import hung_up, stop_signals
+
+LATER_S = 0.02
 
 
 class StartUp:
@@ -23,7 +26,7 @@ class StartUp:
     def __init__(self) -> None:
         self.left = "nothing was trained, and no run is left behind"
         self._current = "configuration"
-        self._ended = False
+        self._ended = self._told = False
         self._armed = False
         self._previous: dict[int, Any] = {}
 
@@ -85,7 +88,27 @@ class StartUp:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         hung_up(number)
         self._ended = True
-        self._raise()
+        if not is_logging(frame):
+            self._raise()
+        again = threading.Timer(LATER_S, self._interrupt)
+        again.daemon = True
+        again.start()
+
+    def _interrupt(self) -> None:
+        """From another thread: ask once more, unless the start has been ended meanwhile."""
+        if self._armed and not self._told:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _raise(self) -> None:
+        self._told = True
         raise KeyboardInterrupt(f"stopped while starting ({self._current}): {self.left}")
+
+
+def is_logging(frame: FrameType | None) -> bool:
+    """Whether the module `logging` is at work: an interrupt there may leave its lock taken, for
+    which the end of the process would wait for ever."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "logging":
+            return True
+        frame = frame.f_back
+    return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pathlib
+import shlex
 import time
 from typing import Any
 
@@ -102,7 +103,10 @@ def _train(
     job = _Job(config, run, tracker, logger, started)
     own_ray = False
     try:
-        with told_of_end(tracker, logger) as end, run.disk_errors():
+        with (
+            told_of_end(tracker, logger, lambda: resumes or run.has_begun) as end,
+            run.disk_errors(),
+        ):
             start.step("Ray")
             own_ray = start_ray(config)
             if tracker is not None:
@@ -130,8 +134,13 @@ def stopped_offline(run: RunDir) -> dict[str, Any]:
     """What is said of a run that was stopped before its first environment step."""
     saved = run.latest_checkpoint()
     run.set_status(INTERRUPTED)
-    print(f"saved {saved}\ncontinue with: pld-ray train --resume={run.path}")
+    print(f"saved {saved}\n{continuing(run)}")
     return {"env_steps": 0, "checkpoint": str(saved)}
+
+
+def continuing(run: RunDir) -> str:
+    """How to go on with a run that was stopped."""
+    return f"continue with: pld-ray train --resume={shlex.quote(str(run.path))}"
 
 
 def check_strategy(config: TrainConfig) -> None:
@@ -212,6 +221,8 @@ class _Job:
                     self._algorithm.check_start()
                     self.run_dir.create(self.config)
                 if self.loop.run(start):
+                    states = self.config.evaluation.held_states
+                    print(f"[evaluate] {states} held init states", flush=True)
                     return self.loop.finish(self.started)
                 return self._stopped(self.loop.save("interrupted"))
             except LearnerLostError as error:
@@ -233,7 +244,7 @@ class _Job:
     def _stopped(self, saved: pathlib.Path | None) -> dict[str, Any]:
         """Say how to go on from the newest checkpoint."""
         said = f"saved {saved}" if saved else "nothing was saved yet"
-        print(f"{said}\ncontinue with: pld-ray train --resume={self.run_dir.path}")
+        print(f"{said}\n{continuing(self.run_dir)}")
         return {"env_steps": self.loop.algorithm.env_steps, "checkpoint": str(saved)}
 
     def stop(self) -> None:

@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pld_ray.jobs.export import chosen, write_base_and_residual
+from pld_ray.registry.success import known_success, lower_than_before
 from pld_ray.runs.layout import MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import check_sqlite, read_record
-from pld_ray.tracking.mlflow_store import opened_store
+from pld_ray.tracking.mlflow_store import (
+    SENDING_ADVICE,
+    MissingRunError,
+    opened_store,
+    restoring,
+    run_lifecycle,
+)
 from pld_ray.tracking.quiet import quick_mlflow
 from pld_ray.tracking.tags import version
 
@@ -30,6 +37,7 @@ MODEL_NAME = "policy"
 """Of the logged model on the run's page."""
 POLICY_FOLDER = "artifacts/policy"
 """The LeRobot policy folder in an MLflow model."""
+STORE_ADVICE = ": give as tracking_uri the store that pld-ray register has printed"
 TRANSFER_TIMEOUT_S = 3600
 """Of one file: a server answers when it has passed all of it on to its own store, S3 for one."""
 
@@ -45,6 +53,10 @@ class RegisteredPolicy:
     tracking_uri: str
     checkpoint: str
     """Of the run, by its name."""
+    tags: Mapping[str, str]
+    """Of the version."""
+    warning: str = ""
+    """A sentence where the alias was at a version of higher success."""
 
 
 def register_policy(
@@ -96,12 +108,13 @@ def register_policy(
             f"no run to register a policy of; keep it with pld-ray export {folder} --to=DIR"
         )
     check_sqlite(uri)
+    check_tracked(uri, run, folder)
     with tempfile.TemporaryDirectory() as scratch:
         exported = pathlib.Path(scratch) / "policy"
         settings = write_base_and_residual(path, config, exported)
         (exported / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
         try:
-            with opened_store(uri, "") as client:
+            with opened_store(uri, SENDING_ADVICE) as client:
                 return _register(client, uri, run, name, alias, exported, settings, path)
         except ConnectionError as error:
             raise ConfigError(str(error)) from error
@@ -125,6 +138,30 @@ def _check_names(name: str, alias: str) -> None:
         )
 
 
+def check_tracked(uri: str, run_id: str, folder: pathlib.Path) -> None:
+    """See that the store has the run, before its policy is written.
+
+    Raises:
+        ConfigError: the store does not answer.
+        MissingRunError: the run is not there, or was deleted.
+    """
+    from pld_ray.config import ConfigError
+
+    try:
+        with opened_store(uri, SENDING_ADVICE) as client:
+            lifecycle = run_lifecycle(client, run_id)
+            if lifecycle == "active":
+                return
+            advice = "give the store that has it with --tracking_uri=..."
+            if lifecycle == "deleted":
+                advice = f"restore it with {restoring(client, uri, run_id)}"
+            raise MissingRunError(
+                f"MLflow run {run_id}, of {folder}, is {lifecycle} at {uri}: {advice}"
+            )
+    except ConnectionError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _register(
     client: MlflowClient,
     uri: str,
@@ -141,6 +178,7 @@ def _register(
     progress = json.loads((checkpoint / "residual_sac.json").read_text())
     run = client.get_run(run_id)
     about = {"checkpoint": checkpoint.name, "env_steps": str(progress["env_steps"])}
+    about |= known_success(checkpoint)
     about |= {k: v for k, v in run.data.tags.items() if k in ("task", "suite", "seed", "preset")}
     logged = client.create_logged_model(
         run.info.experiment_id,
@@ -168,9 +206,10 @@ def _register(
         description=f"Base + residual of run {run.info.run_name}, checkpoint {checkpoint.name}",
         model_id=logged.model_id,
     )
+    warning = lower_than_before(client, name, alias, about)
     client.set_registered_model_alias(name, alias, made.version)
-    uri_of_model = f"models:/{name}@{alias}"
-    return RegisteredPolicy(name, str(made.version), uri_of_model, uri, checkpoint.name)
+    model = f"models:/{name}@{alias}"
+    return RegisteredPolicy(name, str(made.version), model, uri, checkpoint.name, about, warning)
 
 
 def save_model(
@@ -231,12 +270,15 @@ def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
     if match is None:
         raise ConfigError(f"{model_uri!r} is no model: give models:/NAME@ALIAS or models:/NAME/1")
     name, alias, number = match.groups()
-    check_sqlite(tracking_uri)
+    check_sqlite(tracking_uri, "tracking_uri")
     try:
+        with opened_store(tracking_uri, STORE_ADVICE) as client:
+            source, there_is = _source(client, name, alias, number)
+        if source is None:
+            raise ConfigError(
+                f"{model_uri} cannot be loaded: not found at {tracking_uri}, which has {there_is}"
+            )
         with opened_store(tracking_uri, "") as client, tempfile.TemporaryDirectory() as scratch:
-            if alias is not None:
-                number = client.get_model_version_by_alias(name, alias).version
-            source = client.get_model_version_download_uri(name, number)
             import mlflow.artifacts
 
             with quick_mlflow(TRANSFER_TIMEOUT_S):
@@ -246,3 +288,26 @@ def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
             return load_residual(pathlib.Path(local) / POLICY_FOLDER)
     except ConnectionError as error:
         raise ConfigError(f"{model_uri} cannot be loaded: {error}") from error
+
+
+def _source(
+    client: MlflowClient, name: str, alias: str | None, number: str | None
+) -> tuple[str | None, str]:
+    """Where the files of a version lie; None where there is none, and what there is instead."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        if alias is not None:
+            number = client.get_model_version_by_alias(name, alias).version
+        return client.get_model_version_download_uri(name, number), ""
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
+    models = {model.name: model for model in client.search_registered_models()}
+    if name not in models:
+        named = ", ".join(models) or "none: pld-ray register makes one"
+        return None, f"the models {named}"
+    found = client.search_model_versions(f"name='{name}'")
+    versions = ", ".join(map(str, sorted(int(version.version) for version in found)))
+    aliases = ", ".join(models[name].aliases) or "none"
+    return None, f"of {name} the versions {versions or 'none'} and the aliases {aliases}"

@@ -13,7 +13,8 @@ from typing import Any
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import HELD_SUCCESS, HISTORIES, LATEST, PARENT_TAG, WALL_S, Run
 from pld_ray.report.series import Series
-from pld_ray.tracking.mlflow_record import CHANGED, check_sqlite, in_mlflow
+from pld_ray.tracking.mlflow_record import CHANGED, check_sqlite
+from pld_ray.tracking.mlflow_store import restoring
 
 TIMEOUT_S = 10
 REQUESTS_AT_ONCE = 8
@@ -88,7 +89,7 @@ def _family(client: Any, run_id: str) -> list[Any]:
     if root.info.lifecycle_stage != "active":
         raise ConfigError(
             f"MLflow run {run_id} at {where} was deleted: restore it with "
-            f"{in_mlflow(where, f'runs restore --run-id {run_id}')}"
+            f"{restoring(client, where, run_id)}"
         )
     found, token = [root], None
     while root.data.tags.get("pld_ray.kind") not in ("train", "trial"):

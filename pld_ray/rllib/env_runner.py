@@ -309,10 +309,10 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
         self._actor = Actor(self.module.networks)
 
     def label_episodes(self, episodes: list[Columns], task: str) -> list[Columns]:
-        """Recorded episodes with base actions, and gripper labels where a critic needs them.
+        """Base actions of recorded episodes, and gripper labels where a critic needs them.
 
         Args:
-            episodes: each [L + 1, ...]; those that have `base_action` keep it.
+            episodes: each [L + 1, ...]; what they have already is not made.
             task: the instruction, in words.
         """
         env: BaseActionVectorEnv = self.env.unwrapped
@@ -320,7 +320,9 @@ class ResidualEnvRunner(OffPolicyEnvRunner):
         bare = [episode for episode in episodes if BASE_ACTION not in episode]
         made = iter(with_base_actions(bare, env.base_policy, task, space, env.prefetch))
         labelled = [e if BASE_ACTION in e else next(made) for e in episodes]
-        return with_gripper_labels(labelled, self.params, space)
+        labelled = with_gripper_labels(labelled, self.params, space)
+        pairs = zip(episodes, labelled, strict=True)
+        return [{k: v for k, v in after.items() if k not in before} for before, after in pairs]
 
     def play(
         self, env: InfosPerEnv, init_state_ids: list[int], contestant: Contestant

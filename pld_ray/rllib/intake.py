@@ -57,20 +57,30 @@ class Intake:
 
     def write(self, batches: Sequence[ReplayBatch]) -> None:
         """`store`, without asking what the replay holds now."""
+        source = whole = None
         for batch in batches:
             if batch.shard % self.shard.count != self.shard.rank or not batch.kept:
                 continue
-            columns = fetch_episodes(batch)
-            if columns is None:
+            if batch.columns is not source:  # episodes with a person in them come twice in a row
+                source, whole = batch.columns, self.fetch(batch.columns)
+            if whole is None:
                 if batch.buffer == "online":  # what is stored offline too was counted once
                     self.lost_steps.append(sum(batch.kept))
                 continue
+            columns = kept_episodes(batch, whole)
             ring = self.replay.offline if batch.buffer == "offline" else self.replay.online
             # where few rows start a window, the others would drop demonstrations for nothing
             window = None if batch.starts is None else self.params.return_steps
-            frozen = self.networks.frozen_features
-            store_episodes(ring, columns, batch.kept, self.params, frozen, window)
+            store_episodes(ring, columns, batch.kept, self.params, window)
             self.look_at(batch, columns)
+
+    def fetch(self, source: Any) -> Columns | None:
+        """The columns of a runner's batch, with features of a frozen encoder where images are
+        stored as such; None if they died with their node."""
+        columns, frozen = fetch_columns(source), self.networks.frozen_features
+        if columns is None or frozen is None:
+            return columns
+        return with_features(columns, self.replay.online.schema, frozen)
 
     def look_at(self, batch: ReplayBatch, columns: Columns) -> None:
         """Told of what was stored of a batch; nothing, unless a learner has something to say."""
@@ -91,9 +101,14 @@ class Intake:
 def fetch_episodes(batch: ReplayBatch) -> Columns | None:
     """Rows of the episodes to be stored; None if they died with their runner's node."""
     columns = fetch_columns(batch.columns)
-    if columns is not None and batch.starts is not None:
+    return None if columns is None else kept_episodes(batch, columns)
+
+
+def kept_episodes(batch: ReplayBatch, columns: Columns) -> Columns:
+    """Rows of the episodes to be stored, among those of all that the batch names."""
+    if batch.starts is not None:
         columns = {**columns, START: columns[batch.starts]}
-    if columns is None or not batch.skip:
+    if not batch.skip:
         return columns
     episodes = split_episodes(columns, batch.episode_lengths)
     return concatenate_episodes([e for k, e in enumerate(episodes) if k not in batch.skip])[0]
@@ -114,17 +129,15 @@ def store_episodes(
     columns: Mapping[str, np.ndarray],
     episode_lengths: list[int],
     params: LearnerParams,
-    frozen: FrozenFeatures | None,
     window: int | None = None,
 ) -> None:
-    """Write episodes, with the reward that is learnt from and features in place of images.
+    """Write episodes, with the reward that is learnt from.
 
     Args:
         ring: where to.
         columns: rows of all episodes, a final frame each; `start` as for `FrameStore.add_episodes`.
         episode_lengths: transitions of each.
         params: reward scale and bias, gamma and the critic's range.
-        frozen: the vision encoder whose features are kept.
         window: as for `FrameStore.add_episodes`.
 
     Raises:
@@ -132,7 +145,6 @@ def store_episodes(
         ReturnRangeError: a return that a categorical critic cannot represent.
     """
     columns = with_scaled_reward(columns, params.reward_scale, params.reward_bias)
-    columns = with_features(columns, ring.schema, frozen)
     if SUCCEEDED in ring.schema.columns:
         columns = {**columns, SUCCEEDED: of_successes(columns[SUCCESS], episode_lengths)}
     if params.critic_atoms > 1:
@@ -154,10 +166,10 @@ def with_scaled_reward(
 
 def with_features(
     columns: Mapping[str, np.ndarray], schema: ReplaySchema, frozen: FrozenFeatures | None
-) -> Mapping[str, Any]:
+) -> dict[str, Any]:
     """The columns that the ring stores; each frame passes through a frozen encoder once, here."""
     if frozen is None:
-        return columns
+        return dict(columns)
     features = {
         key: frozen.compute(columns[key.replace(FEATURE_PREFIX, IMAGE_PREFIX, 1)])
         for key in schema.columns

@@ -129,11 +129,11 @@ class Learners:
         """Episodes that lie here are put into Ray's store once, and not sent to every learner."""
         if self.group.is_local:
             return list(batches)
+        columns = [batch.columns for batch in batches]
+        here = {id(own): own for own in columns if not isinstance(own, ray.ObjectRef)}
+        put = {key: ray.put(own) for key, own in here.items()}
         return [
-            batch
-            if isinstance(batch.columns, ray.ObjectRef)
-            else replace(batch, columns=ray.put(batch.columns))
-            for batch in batches
+            replace(batch, columns=put.get(id(batch.columns), batch.columns)) for batch in batches
         ]
 
     def fit_normalizer(self, state: Normalizer | None = None) -> None:

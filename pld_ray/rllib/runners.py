@@ -16,7 +16,7 @@ from ray.rllib.utils import actor_manager
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, TIMERS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from pld_ray.columns import INTERVENED, Columns
+from pld_ray.columns import BASE_ACTION, INTERVENED, Columns
 from pld_ray.data.demonstrations import Wanted
 from pld_ray.rllib.config import OffPolicyConfig
 from pld_ray.rllib.intake import fetch_columns
@@ -184,12 +184,15 @@ class Runners:
         return ask_one(self.group, "describe_environment")
 
     def label_episodes(self, episodes: Sequence[Columns], task: str) -> list[Columns]:
-        """Recorded episodes as the runners would have stored them.
+        """Recorded episodes as the runners would have stored them; the runner that is asked is sent
+        no observations of those that have base actions, and none come back.
 
         Raises:
             EnvRunnerError: the base policy cannot answer for them.
         """
-        return ask_one(self.group, "label_episodes", episodes=list(episodes), task=task)
+        asked = [without_observations(e) if BASE_ACTION in e else e for e in episodes]
+        labels = ask_one(self.group, "label_episodes", episodes=asked, task=task)
+        return [{**episode, **made} for episode, made in zip(episodes, labels, strict=True)]
 
     def restart(self, seed: int, runners: list[int] | None = None) -> None:
         """New episodes, from `seed`, on these runners or every one."""
@@ -258,6 +261,11 @@ def ask_one(group: EnvRunnerGroup, method: str, **kwargs: Any) -> Any:
     if not replies:
         raise EnvRunnerError(f"the env runner that was asked to {method} is gone: ask again")
     return without_failures(replies)[0]
+
+
+def without_observations(episode: Columns) -> Columns:
+    """Its other columns."""
+    return {name: v for name, v in episode.items() if not name.startswith("observation.")}
 
 
 def to_store(

@@ -29,8 +29,8 @@ def write_policy_folder(
     provenance: Mapping[str, Any],
     image_shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
-    """Configuration and processors as they were, these weights in the policy's own precision, and
-    what they came from.
+    """Configuration and processors as they were, these weights in the precision that they were
+    learnt in, and what they came from.
 
     Args:
         trainee: whose folder it was.
@@ -46,19 +46,22 @@ def write_policy_folder(
     checkpoint = trainee.checkpoint
     for file in (checkpoint.directory / CONFIG, *checkpoint.processors):
         shutil.copyfile(file, folder / file.name)
-    declare_images(folder / CONFIG, image_shapes or {})
+    declare(folder / CONFIG, image_shapes or {}, getattr(trainee.policy.config, "dtype", None))
     kept = {n: state[n].detach().to(dtype).contiguous() for n, dtype in trainee.stored.items()}
     save_tensors(kept, folder / WEIGHTS)
     (folder / PROVENANCE_FILE).write_text(json.dumps(dict(provenance), indent=2) + "\n")
 
 
-def declare_images(config: pathlib.Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Put shapes of cameras into a policy's configuration, which stays as it is if it has them."""
+def declare(config: pathlib.Path, shapes: Mapping[str, tuple[int, ...]], dtype: str | None) -> None:
+    """Put shapes of cameras and the precision of the weights, where a type has one, into a policy's
+    configuration, which stays as it is if it has them."""
     content = json.loads(config.read_text())
-    declared = content["input_features"]
-    if any(declared[name]["shape"] != list(shape) for name, shape in shapes.items()):
-        for name, shape in shapes.items():
-            declared[name]["shape"] = list(shape)
+    before = json.dumps(content)
+    for name, shape in shapes.items():
+        content["input_features"][name]["shape"] = list(shape)
+    if dtype is not None:
+        content["dtype"] = dtype
+    if json.dumps(content) != before:
         config.write_text(json.dumps(content, indent=2) + "\n")
 
 

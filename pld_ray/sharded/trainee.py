@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from lerobot.policies import PreTrainedPolicy
 
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
+from pld_ray.data.dataset import Dataset
 from pld_ray.data.training_windows import Needed
 from pld_ray.policies.checkpoint import CONFIG, PolicyCheckpoint, open_checkpoint
 from pld_ray.policies.lerobot_adapter import SUPPORTED_TYPES
@@ -100,6 +102,48 @@ def needed_by(checkpoint: PolicyCheckpoint, rename_map: Mapping[str, str]) -> Ne
         observation_steps=None if seen is None else tuple(seen),
         action_steps=tuple(config.action_delta_indices),
     )
+
+
+def check_sizes(checkpoint: PolicyCheckpoint, needed: Needed, dataset: Dataset) -> None:
+    """Refuse images that a diffusion policy could not be given; the other types take any size.
+
+    Args:
+        checkpoint: of the policy.
+        needed: what it reads.
+        dataset: one of those that it learns from, which have images of one size.
+
+    Raises:
+        ConfigError: naming both sizes.
+    """
+    config: Any = load_config(checkpoint, "cpu", None)
+    sizes = {camera: dataset.shape(camera)[:2] for camera in needed.cameras}
+    if config.type != "diffusion" or not sizes:
+        return
+    if len(set(sizes.values())) > 1:
+        raise ConfigError(
+            f"{dataset.root} has images of several sizes, {sizes}, and a diffusion policy takes "
+            "cameras of one size: record all at one, or fine-tune a policy of another type"
+        )
+    if config.resize_shape is not None:
+        return
+    found, declared = next(iter(sizes.values())), needed.shapes[needed.cameras[0]][1:]
+    file, crop = checkpoint.directory / CONFIG, config.crop_shape
+    if crop is not None and any(c > side for c, side in zip(crop, found, strict=True)):
+        raise ConfigError(
+            f"{dataset.root} has images of {found} pixels, smaller than crop_shape={tuple(crop)} "
+            f"of {file}: record larger ones, or fine-tune a policy with a smaller crop"
+        )
+    if crop is None and feature_map(found) != feature_map(declared):
+        raise ConfigError(
+            f"{dataset.root} has images of {found} pixels, and {file}, which neither crops nor "
+            f"resizes (crop_shape, resize_shape), takes {declared}: record images of that size, or "
+            "fine-tune a policy that crops"
+        )
+
+
+def feature_map(size: Sequence[int]) -> list[int]:
+    """Height and width of what a ResNet makes of an image of this size."""
+    return [math.ceil(side / 32) for side in size]
 
 
 def load_trainee(config: FinetuneConfig) -> Trainee:

@@ -50,6 +50,7 @@ class SweepProgress(Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._look(trials)
+        self._states[trial.trial_id] = "RUNNING"  # Tune sets it after this
         before = int((trial.last_result or {}).get("env_steps") or 0)
         self._begun.setdefault(trial.trial_id, before)
         self._print(f"{trial} started")
@@ -67,6 +68,7 @@ class SweepProgress(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._look(trials)
+        self._states[trial.trial_id] = "TERMINATED"  # as above
         held = (trial.last_result or {}).get("held_success")
         steps = self._steps.get(trial.trial_id, 0)
         how = f"finished, {held:.0%} on held states" if held is not None else "stopped early"

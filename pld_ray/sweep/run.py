@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import threading
@@ -75,7 +76,7 @@ def run_sweep(sweep: Sweep) -> dict[str, Any]:
     check_points(sweep)
     with running_ray(located(sweep.base, sweep.started_in), sweep.config.ray_address):
         check_resources(sweep)
-        with claimed(folder), undone_unless(folder, lambda: any(folder.glob(f"{TRIALS}/*"))):
+        with claimed(folder), undone_unless(folder, lambda: has_begun(folder)):
             write_atomically(folder / BASE_FILE, dump_config(sweep.base))
             write_settings(sweep, folder)
             write_record(sweep, folder)
@@ -182,7 +183,10 @@ class _Driver:
     def _run(self) -> dict[str, Any]:
         status, state, reason = "FAILED", FAILED, ""
         how = "goes on" if self.resumed else "begins"
+        again = f"pld-ray sweep --resume={shlex.quote(str(self.folder))}"
         self.logger.info("the sweep %s: %d trials", how, plan.num_trials(self.sweep))
+        # now, for Ray ends this process without a word where its head goes away
+        print(f"[sweep] if it is cut off, continue with: {again}", flush=True)
         try:
             summary = self._conclude(self._fit())
             state = summary["state"]
@@ -190,17 +194,19 @@ class _Driver:
         except KeyboardInterrupt:
             state, status = INTERRUPTED, "KILLED"
             self.logger.info("the sweep was interrupted")
-            raise KeyboardInterrupt(
-                f"interrupted; continue with: pld-ray sweep --resume={self.folder}"
-            ) from None
+            raise KeyboardInterrupt(f"interrupted; continue with: {again}") from None
         except Exception as error:
             reason = failure_reason(error)
             self.logger.exception("the sweep failed")
+            if self.resumed or has_begun(self.folder):
+                print(f"[sweep] it failed; continue with: {again}", flush=True)
             raise
         finally:
             write_status(self.folder, state, reason)
-            if self.tracker is not None:
+            if self.tracker is not None and (self.resumed or has_begun(self.folder)):
                 self.tracker.finish(status)
+            elif self.tracker is not None:
+                self.tracker.discard()
             self.lock.release()
         return summary
 
@@ -305,6 +311,11 @@ class _Driver:
                 settings.experiment,
                 encode(self.sweep.config),
             )
+
+
+def has_begun(folder: pathlib.Path) -> bool:
+    """Whether a sweep has trials, so that there is something to go on with."""
+    return any(folder.glob(f"{TRIALS}/*"))
 
 
 def remove(folder: pathlib.Path) -> None:

@@ -108,8 +108,12 @@ def move_artifacts(tracking_uri: str, run_id: str, recorded: str) -> None:
                 file.execute(f"{tell} WHERE run_uuid = ?", [beside.as_uri(), run_id])
 
 
-def check_sqlite(tracking_uri: str) -> None:
+def check_sqlite(tracking_uri: str, option: str = "--tracking_uri") -> None:
     """Refuse a sqlite file that is no store: MLflow would make one of it.
+
+    Args:
+        tracking_uri: where.
+        option: by which another is given.
 
     Raises:
         ConfigError: naming the file.
@@ -119,8 +123,7 @@ def check_sqlite(tracking_uri: str) -> None:
         return
     if not path.is_file():
         raise ConfigError(
-            f"{path}, the MLflow store, is missing: give its new place with "
-            "--tracking_uri=sqlite:///..."
+            f"{path}, the MLflow store, is missing: give its new place with {option}=sqlite:///..."
         )
     address = f"file:{urllib.parse.quote(str(path))}?mode=ro"
     try:
@@ -129,9 +132,15 @@ def check_sqlite(tracking_uri: str) -> None:
         ) as file:
             columns = file.execute("PRAGMA table_info(runs)").fetchall()
     except sqlite3.Error as error:
-        raise ConfigError(f"{path} cannot be read as an MLflow store: {error}") from error
+        raise ConfigError(
+            f"{path} cannot be read as an MLflow store: {error}; give another with "
+            f"{option}=sqlite:///..."
+        ) from error
     if not columns:
-        raise ConfigError(f"{path} is no MLflow store: the table `runs` is missing")
+        raise ConfigError(
+            f"{path} is no MLflow store: the table `runs` is missing; give another with "
+            f"{option}=sqlite:///..."
+        )
 
 
 def in_mlflow(tracking_uri: str, command: str) -> str:

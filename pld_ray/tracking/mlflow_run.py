@@ -24,7 +24,7 @@ from pld_ray.tracking.mlflow_record import (
     write_record,
 )
 from pld_ray.tracking.mlflow_send import relative_path
-from pld_ray.tracking.mlflow_store import checked_tags, create_run
+from pld_ray.tracking.mlflow_store import checked_tags, create_run, delete_run
 from pld_ray.tracking.mlflow_values import flatten_params
 from pld_ray.tracking.outbox import (
     ARTIFACTS,
@@ -287,6 +287,19 @@ class MlflowRun:
                 self.run_dir,
                 shlex.quote(str(self.run_dir)),
             )
+
+    def discard(self) -> None:
+        """Delete the MLflow run, of which nothing is worth keeping, and forget it; a store that is
+        away keeps it."""
+        if self._finished:
+            return
+        self._finished = True
+        (self.run_dir / MLFLOW_FILE).unlink(missing_ok=True)
+        try:
+            delete_run(self.tracking_uri, self.run_id)
+        except ConnectionError as error:
+            log.warning("MLflow run %s, which has not begun, stays: %s", self.run_id, error)
+        self._sending.close(self._lock)
 
     def __enter__(self) -> MlflowRun:
         return self

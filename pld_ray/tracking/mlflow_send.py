@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.tracking.mlflow_record import in_mlflow
-from pld_ray.tracking.mlflow_store import REFUSALS, run_lifecycle
+from pld_ray.tracking.mlflow_store import REFUSALS, restoring, run_lifecycle
 from pld_ray.tracking.mlflow_values import shorten
 from pld_ray.tracking.outbox import Outbox, Record
 
@@ -219,7 +218,7 @@ class MlflowReceiver:
             raise error
         lifecycle = run_lifecycle(self.client, self.run_id)
         if lifecycle != "active":
-            restore = in_mlflow(self.tracking_uri, f"runs restore --run-id {self.run_id}")
+            restore = restoring(self.client, self.tracking_uri, self.run_id)
             raise RuntimeError(
                 f"run {self.run_id} is {lifecycle}; {restore} brings it back"
             ) from error

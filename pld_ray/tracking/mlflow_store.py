@@ -7,6 +7,7 @@ import fcntl
 import logging
 import math
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,12 @@ ADVICE = (
     ": give another store with --tracking.uri=... (http://HOST:PORT of an `mlflow server`, or "
     "sqlite:///FILE), or train without MLflow with --tracking.enabled=false"
 )
+SENDING_ADVICE = (
+    ": try again when it answers, or give its new place with --tracking_uri=... (http://HOST:PORT "
+    "of an `mlflow server`, or sqlite:///FILE)"
+)
+NOT_ASKED = {"", "file", "sqlite", "mysql", "mssql", "postgresql"}
+"""Schemes of stores that no server answers for."""
 EXPERIMENT_TAGS = {
     "mlflow.experimentKind": "custom_model_development",  # else MLflow's pages are for chat bots
     "mlflow.experiment.primaryMetric.name": "eval/residual_success",
@@ -148,21 +155,51 @@ def create_run(
         return run.info.run_id
 
 
-def check_run(tracking_uri: str, run_id: str) -> None:
+def delete_run(tracking_uri: str, run_id: str) -> None:
+    """Put a run into MLflow's bin, as one that has ended.
+
+    Raises:
+        ConnectionError: the store cannot be used.
+    """
+    with opened_store(tracking_uri, advice="") as client:
+        client.set_terminated(run_id, "KILLED")
+        client.delete_run(run_id)
+
+
+def check_tracking(tracking_uri: str, experiment_name: str) -> None:
+    """See that a server answers, and that a run may be made there, before one is; a file or a
+    database is not opened, for MLflow would make its tables.
+
+    Raises:
+        ConnectionError: it cannot be used.
+        MissingRunError: the experiment was deleted.
+    """
+    if urllib.parse.urlsplit(tracking_uri).scheme.partition("+")[0] in NOT_ASKED:
+        return
+    with opened_store(tracking_uri) as client:
+        if experiment := client.get_experiment_by_name(experiment_name):
+            check_active(experiment, tracking_uri)
+
+
+def check_run(tracking_uri: str, run_id: str, advice: str = ADVICE) -> None:
     """See that a run can be logged to.
+
+    Args:
+        tracking_uri, run_id: where.
+        advice: see `opened_store`.
 
     Raises:
         ConnectionError: the store cannot be used.
         MissingRunError: it has no such run, or it was deleted.
     """
-    with opened_store(tracking_uri) as client:
+    with opened_store(tracking_uri, advice) as client:
         lifecycle = run_lifecycle(client, run_id)
-    if lifecycle != "active":
-        restore = in_mlflow(tracking_uri, f"runs restore --run-id {run_id}")
-        raise MissingRunError(
-            f"MLflow run {run_id} is {lifecycle} at {tracking_uri}: restore it with {restore}, or "
-            f"delete {MLFLOW_FILE} in the run's folder to start a new MLflow run"
-        )
+        if lifecycle != "active":
+            raise MissingRunError(
+                f"MLflow run {run_id} is {lifecycle} at {tracking_uri}: restore it with "
+                f"{restoring(client, tracking_uri, run_id)}, or delete {MLFLOW_FILE} in the run's "
+                "folder to start a new MLflow run"
+            )
 
 
 def find_child(
@@ -210,6 +247,16 @@ def run_lifecycle(client: MlflowClient, run_id: str) -> str:
         return "missing"
 
 
+def restoring(client: MlflowClient, tracking_uri: str, run_id: str) -> str:
+    """The command that brings a deleted run back: a deleted experiment takes its runs along."""
+    command = f"runs restore --run-id {run_id}"
+    with contextlib.suppress(Exception):  # there is no such run
+        experiment = client.get_experiment(client.get_run(run_id).info.experiment_id)
+        if experiment.lifecycle_stage == "deleted":
+            command = f"experiments restore -x {experiment.experiment_id}"
+    return in_mlflow(tracking_uri, command)
+
+
 def get_or_create_experiment(client: MlflowClient, tracking_uri: str, name: str) -> Experiment:
     """The experiment; artifacts of a sqlite store lie beside its file, in `mlartifacts/`.
 
@@ -226,14 +273,19 @@ def get_or_create_experiment(client: MlflowClient, tracking_uri: str, name: str)
             if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
                 raise  # anything but another run that made it at the same moment
         experiment = client.get_experiment_by_name(name)
+    check_active(experiment, tracking_uri)
+    return experiment
+
+
+def check_active(experiment: Experiment, tracking_uri: str) -> None:
+    """Refuse a deleted experiment with MissingRunError."""
     if experiment.lifecycle_stage == "deleted":
         restore = f"experiments restore -x {experiment.experiment_id}"
         raise MissingRunError(
-            f"MLflow experiment {name!r} at {tracking_uri} was deleted: restore it with "
+            f"MLflow experiment {experiment.name!r} at {tracking_uri} was deleted: restore it with "
             f"{in_mlflow(tracking_uri, restore)}, or choose another name "
             "with --tracking.experiment=..."
         )
-    return experiment
 
 
 def checked_tags(tags: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.json_lines import append_line, mend_lines, read_lines
 from pld_ray.runs.journal import GIVEN_UP, RESTART, TIME, Journal, Row
-from pld_ray.runs.layout import OUTBOX_FILE, SENT_FILE, read_json
+from pld_ray.runs.layout import METRICS_FILE, OUTBOX_FILE, RESTARTS_FILE, SENT_FILE, read_json
 from pld_ray.tracking.mlflow_values import entity_key
 
 Points = dict[str, tuple[int, int]]
@@ -178,6 +178,29 @@ def said_its_end(run_dir: pathlib.Path) -> bool:
     records = read_lines(run_dir / OUTBOX_FILE)
     told = [record["status"] for record in records if record.get("kind") == "status"]
     return bool(told) and told[-1] != "RUNNING"
+
+
+def num_unsent(run_dir: pathlib.Path, run_id: str) -> int:
+    """`Outbox.num_pending` of a run that nobody works on; nothing of it is mended or written.
+
+    Raises:
+        ValueError, KeyError, TypeError: a file is damaged.
+    """
+    sent = sent_state(run_dir, run_id)
+    if sent is None:
+        return 0
+    records = [r for r in read_lines(run_dir / OUTBOX_FILE) if r["run_id"] == run_id]
+    waiting = [r for r in records if r["time"] > sent[QUEUE_OF.get(r["kind"], ARTIFACTS)]]
+    total, ledger = sum(map(weight, waiting)), Ledger(sent.get("points"))
+    rows = read_lines(run_dir / RESTARTS_FILE) + read_lines(run_dir / METRICS_FILE)
+    known = {row.get(TIME, n - len(rows)): row for n, row in enumerate(rows)}  # as `everything`
+    for _, row in sorted(known.items()):
+        if row.get(RESTART):
+            ledger.restart(row.get(GIVEN_UP))
+        else:
+            new = ledger.new_points(metric_values(row), row["env_steps"])
+            total += len(new) if row.get(TIME, 0) > sent[METRICS] else 0
+    return total
 
 
 def weight(record: Record) -> int:

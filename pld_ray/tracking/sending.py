@@ -14,7 +14,7 @@ from pld_ray.runs.journal import Journal
 from pld_ray.runs.layout import METRICS_FILE, MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import check_sqlite, read_record
 from pld_ray.tracking.mlflow_send import MlflowReceiver, Sender
-from pld_ray.tracking.mlflow_store import check_run, logged_before
+from pld_ray.tracking.mlflow_store import SENDING_ADVICE, check_run, logged_before
 from pld_ray.tracking.outbox import (
     ARTIFACTS,
     METRICS,
@@ -61,11 +61,11 @@ class Sending:
         A thread that is in a request keeps the folder until the request is over or the process
         ends; that is not waited for.
         """
-        self._quick.__exit__(None, None, None)
 
         def stop() -> None:
             for sender in self._senders:
                 sender.stop()
+            self._quick.__exit__(None, None, None)  # MLflow's own limits retry for minutes, aloud
             lock.release()
 
         closing = threading.Thread(target=stop, daemon=True)
@@ -150,7 +150,7 @@ def send_left(run_dir: str | os.PathLike[str], tracking_uri: str | None = None) 
             lock.release()
             return SendReport(uri, run_id, 0, 0)
         check_sqlite(uri)
-        check_run(uri, run_id)
+        check_run(uri, run_id, SENDING_ADVICE)
         outbox = Outbox(folder, run_id, Journal(folder / METRICS_FILE))
     except BaseException:
         lock.release()

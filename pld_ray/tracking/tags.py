@@ -6,6 +6,7 @@ import getpass
 import importlib.metadata
 import os
 import pathlib
+import shlex
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -73,8 +74,9 @@ def note(
     """Two lines of markdown that stand at the top of the run's page."""
     task = config.env.task.replace("_", " ")
     algorithm: Any = config.algorithm
+    folder = shlex.quote(str(pathlib.Path(run_dir or "").resolve()))
     if isinstance(algorithm, FinetuneParams):
-        again = f"Continue with `pld-ray finetune --resume={pathlib.Path(run_dir or '').resolve()}`"
+        again = f"Continue with `pld-ray finetune --resume={folder}`"
         return f"Fine-tuning, seed {config.seed}: {config.total_steps:,} updates.  \n{again}"
     learns = (
         f"chunks of {algorithm.horizon} ({algorithm.improvement})"
@@ -86,7 +88,7 @@ def note(
         f"{config.total_steps:,} environment steps, {learns}, UTD {algorithm.utd:g}."
     ]
     if run_dir is not None:
-        lines.append(f"Continue with `pld-ray train --resume={pathlib.Path(run_dir).resolve()}`")
+        lines.append(f"Continue with `pld-ray train --resume={folder}`")
     return "  \n".join(lines)
 
 

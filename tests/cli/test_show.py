@@ -3,7 +3,10 @@ import json
 import pytest
 
 from pld_ray.cli import main
+from pld_ray.config import PolicyConfig
+from pld_ray.runs.journal import Journal
 from pld_ray.tracking.mlflow_record import write_record
+from pld_ray.tracking.outbox import Outbox
 
 CURVE = [(12_000, 0.6), (24_000, 0.9)]
 
@@ -31,6 +34,30 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, make_run, capsys):
         "report": f"pld-ray report '{run}'",
         "open MLflow": f"mlflow ui --backend-store-uri=sqlite:///{tmp_path}/mlflow.db",
     }
+
+
+def test_what_mlflow_was_not_sent_is_told_with_the_command_that_sends_it(
+    tmp_path, make_run, capsys
+):
+    run = make_run(tmp_path / "my run", evaluations=CURVE, held=0.9)
+    write_record(run, "http://server", "0" * 32)
+    outbox = Outbox(run, "0" * 32, Journal(run / "metrics.jsonl"))
+    outbox.add_row(outbox.journal.append({"env_steps": 24_001, "loss": 1.0}))
+    outbox.append("artifact", path="config.yaml", folder=None)
+    outbox.append("tags", values={"a": "b", "c": "d"})
+    shown = show(run, capsys)
+    assert shown["unsent"] == 4
+    assert shown["next"]["send"] == f"pld-ray send '{run}'"
+    assert main(["show", str(run)]) == 0
+    assert "not sent yet  4 values and artifacts" in capsys.readouterr().out
+    for name in ("metrics", "values", "artifacts"):
+        while batch := outbox.next_batch([name]):
+            outbox.mark_sent(batch)
+    shown = show(run, capsys)
+    assert shown["unsent"] == 0
+    assert "send" not in shown["next"]
+    (run / "mlflow_outbox.jsonl").write_text("damaged\n")
+    assert show(run, capsys)["unsent"] == 0
 
 
 def test_the_text_names_the_same_things(tmp_path, make_run, capsys):
@@ -64,6 +91,16 @@ def test_a_dip_below_the_base_policy_is_seen_on_the_same_states(tmp_path, make_r
     shown = json.loads(capsys.readouterr().out)
     assert shown["validation_base_success"] == 0.44
     assert shown["least_validation_success"] == 0.2
+
+
+def test_a_run_without_a_base_policy_compares_with_none(tmp_path, make_run, capsys):
+    run = make_run(tmp_path / "run", policy=PolicyConfig(type="none"), failed="RunError: why")
+    assert main(["show", str(run)]) == 0
+    assert "held states  at the end of the run" in capsys.readouterr().out
+    summary = {"base_success": None, "residual_success": 0.9}
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert main(["show", str(run)]) == 0
+    assert "held states  learnt policy 90%" in capsys.readouterr().out
 
 
 def test_a_failed_run_says_why(tmp_path, make_run, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pathlib
 
 import pytest
 import yaml
@@ -418,6 +419,12 @@ def test_a_preset_that_was_trained_with_other_defaults_does_not_follow_the_new_o
     params = dataclasses.asdict(preset(name))
     trained = AS_TRAINED | own
     assert {key: params[key] for key in trained} == trained
+
+
+def test_the_policy_that_sees_pixels_lies_where_the_preset_says():
+    config = load_config(TrainConfig, ["--config_path=tabletop_pixels"])
+    policy = pathlib.Path(__file__).parents[2] / config.policy.path
+    assert (policy / "config.json").is_file()
 
 
 @pytest.mark.parametrize("name", sorted({*preset_names()} - CHUNKED))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import pathlib
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from sharded_data import write_dataset
@@ -20,6 +22,7 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.manifest import check_manifest
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.finetune import finetune
+from pld_ray.jobs.finetune_loop import FinetuneLoop
 from pld_ray.runs.run_dir import PARTIAL, RunDir, RunError
 from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, read_status
 from pld_ray.sharded.ranks import ALONE
@@ -167,3 +170,19 @@ def test_a_write_that_failed_is_told_in_one_sentence_and_once():
         writer.begin(lambda: written.append(1))
         writer.settle()
     assert written
+
+
+def test_what_the_disk_refuses_the_first_rank_ends_the_run_on_all(tmp_path):
+    def append(row):
+        raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+
+    run, shared = RunDir(tmp_path), []
+    run.journal = SimpleNamespace(append=append)
+    first = SimpleNamespace(first=True, share=lambda error: shared.append(error) or error)
+    second = SimpleNamespace(first=False, share=lambda _: shared[0])
+    for ranks in (first, second):
+        loop = object.__new__(FinetuneLoop)
+        loop.trainer, loop.run_dir = SimpleNamespace(ranks=ranks, updates=3), run
+        loop.state = SimpleNamespace(train_wall_s=0.0)
+        with pytest.raises(RunError, match=r"^metrics.jsonl cannot be written: .* Free space"):
+            loop.record({"loss": 1.0})

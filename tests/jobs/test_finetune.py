@@ -38,6 +38,7 @@ from pld_ray.policies import EMBEDDED_ACT, load_base_policy
 from pld_ray.runs.journal import read_history
 from pld_ray.runs.layout import STATUS_FILE
 from pld_ray.runs.run_dir import RunDir, RunError
+from pld_ray.sharded.ranks import Ranks
 from pld_ray.sharded.trainee import needed_by
 
 SMALL = [
@@ -337,10 +338,36 @@ def test_tasks_that_the_policy_cannot_be_played_in_are_refused(dataset, tmp_path
         ConfigError, match=r"validation_states plays .* needs .*'observation.images"
     ):
         check_played(config, seeing, [here])
+    wider = dataclasses.replace(needed, shapes={**needed.shapes, "observation.state": (9,)})
+    with pytest.raises(
+        ConfigError, match=r"plays .* needs 'observation.state' of shape \(9,\), not"
+    ):
+        check_played(config, wider, [here])
+    with pytest.raises(ConfigError, match="acts in 6 dimensions but the environment takes 7"):
+        check_played(config, dataclasses.replace(needed, action_dim=6), [here])
+    judged = configured(dataset, tmp_path / "r", "--evaluation.validation_states=1")
+    judged.env.reward_classifier = "nowhere"  # evaluations go by the environment's own reward
+    check_played(judged, needed, [here])
     fast = SimpleNamespace(root="elsewhere", fps=50)
     check_played(config, needed, [here, fast])
     assert "at 20 steps per second, and elsewhere says 50 frames" in caplog.text
     check_played(configured(dataset, tmp_path / "r"), seeing, [fast])  # nobody plays it
+
+
+@pytest.mark.parametrize(("planned", "device"), [(1, "cuda"), (2, "cpu")])
+def test_a_policy_is_played_where_it_is_trained(monkeypatch, tmp_path, planned, device):
+    """But by several learners, whose GPUs need not have room for the whole policy."""
+    loaded = []
+    monkeypatch.setattr(
+        finetune_loop, "load_base_policy", lambda path, device: loaded.append((path, device))
+    )
+    loop = object.__new__(finetune_loop.FinetuneLoop)
+    loop.config, loop.held, loop.states = FinetuneConfig(), None, [0]
+    loop.trainer = SimpleNamespace(device="cuda", ranks=Ranks(planned=planned))
+    loop.writer = SimpleNamespace(settle=lambda: None)
+    loop.player = SimpleNamespace(play=lambda *_: {"task": [SimpleNamespace(success=True)]})
+    assert loop.evaluate(tmp_path) == {"eval/success": 1.0}
+    assert loaded == [(str(tmp_path / "policy"), device)]
 
 
 def test_what_cannot_work_is_refused_in_a_sentence(dataset, tmp_path):

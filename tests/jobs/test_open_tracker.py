@@ -15,10 +15,16 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.lock import Owner, this_process
 from pld_ray.jobs import open_tracker as jobs_tracker
-from pld_ray.jobs.open_tracker import default_run_name, open_tracker, send_tracked
+from pld_ray.jobs.open_tracker import (
+    check_tracker,
+    default_run_name,
+    open_tracker,
+    send_tracked,
+    told_of_end,
+)
 from pld_ray.runs.listing import list_folder
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.runs.status import RUNNING
+from pld_ray.runs.status import RUNNING, is_held
 from pld_ray.sweep import plan
 from pld_ray.sweep import trial as sweep_trial
 from pld_ray.sweep.config import Sweep, SweepConfig
@@ -83,6 +89,43 @@ def test_a_trial_is_named_and_tagged_by_its_point(config, uri, tmp_path, monkeyp
     assert data_of(uri, again.run_id).tags["resumed_at_step"] == "40"
 
 
+@pytest.mark.parametrize(
+    ("error", "begun", "status"),
+    [
+        (ConfigError("no room"), False, "KILLED"),
+        (KeyboardInterrupt(), False, "KILLED"),
+        (SystemExit(15), True, "KILLED"),  # as Ray ends it on SIGTERM
+        (RuntimeError("broken"), True, "FAILED"),
+    ],
+)
+def test_a_run_that_has_not_begun_leaves_none_in_mlflow(
+    error, begun, status, config, uri, tmp_path
+):
+    run, log = RunDir(tmp_path / "run"), logging.getLogger(__name__)
+    tracker = open_tracker(config, run)
+    with pytest.raises(type(error)), told_of_end(tracker, log, lambda: begun):
+        raise error
+    info = MlflowClient(uri, uri).get_run(tracker.run_id).info
+    assert info.lifecycle_stage == ("active" if begun else "deleted")
+    assert (run.path / "mlflow_run.json").exists() == begun
+    assert info.status == status
+    assert not is_held(run.path)
+
+
+def test_a_try_asks_the_server_and_makes_nothing(config, tmp_path, monkeypatch):
+    config.tracking.uri = "htp://localhost:5000"
+    with pytest.raises(ConfigError, match=r"htp://localhost:5000 cannot be used .*tracking\.uri"):
+        check_tracker(config)
+    config.tracking.uri = "http://127.0.0.1:9"
+    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:9 cannot be used"):
+        check_tracker(config)
+    config.tracking.enabled = False
+    check_tracker(config)
+    config.tracking.enabled, config.tracking.uri = True, f"sqlite:///{tmp_path}/new/mlflow.db"
+    check_tracker(config)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_without_tracking_has_no_tracker(config, tmp_path):
     config.tracking.enabled = False
     assert open_tracker(config, RunDir(tmp_path)) is None
@@ -116,6 +159,8 @@ def test_user_mistakes_are_one_sentence(config, uri, tmp_path):
     with pytest.raises(ConfigError, match="is in use by this process"):
         send_tracked(run.path)
     run.release()
+    with pytest.raises(ConfigError, match=r"http://127\.0\.0\.1:9 cannot .*--tracking_uri=\.\.\. "):
+        send_tracked(run.path, "http://127.0.0.1:9")
     (run.path / "mlflow_run.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"mlflow_run\.json must hold tracking_uri and run_id"):
         open_tracker(config, run)

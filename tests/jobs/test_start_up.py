@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import psutil
 import pytest
@@ -133,6 +135,31 @@ def test_a_stop_is_the_sentence_whatever_a_library_makes_of_it(start):
         start(went_on)
     assert went_on == []
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_stop_within_logging_waits_until_its_lock_is_free():
+    """The end of the process would wait for that lock."""
+    logged = []
+
+    class Stopped(logging.Handler):
+        def emit(self, record):
+            signal.raise_signal(signal.SIGTERM)
+            logged.append(record.getMessage())
+
+    log = logging.getLogger("stopped")
+    log.addHandler(Stopped())
+
+    def begin():
+        with StartUp() as start:
+            start.step("imports")
+            log.error("whole")
+            assert logged == ["whole"]
+            threading.Event().wait(END_S)
+            logged.append("not stopped")
+
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped while starting \(imports\)"):
+        begin()
+    assert logged == ["whole"]
 
 
 def test_who_ends_the_process_is_not_taken_for_a_stop():

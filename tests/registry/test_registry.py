@@ -24,6 +24,7 @@ from pld_ray.jobs.training_loop import learner_metrics
 from pld_ray.registry import load_policy, register_policy
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.tracking.mlflow_record import sqlite_uri
+from pld_ray.tracking.mlflow_store import MissingRunError
 
 
 @dataclass
@@ -125,7 +126,8 @@ def test_what_cannot_be_registered_or_loaded_is_one_sentence(trained, mlflow_ser
         lambda: register_policy(folder, "x", tracking_uri=typo),
         lambda: load_policy("models:/no-such@best", typo),
     ):
-        with pytest.raises(ConfigError, match=r"typo\.db, the MLflow store, is missing"):
+        missing = r"typo\.db, the MLflow store, is missing: .*tracking_uri=sqlite:///"
+        with pytest.raises(ConfigError, match=missing):
             refused()
     moved = shutil.copytree(folder, tmp_path / "moved")
     config = yaml.safe_load((moved / "config.yaml").read_text())
@@ -136,6 +138,16 @@ def test_what_cannot_be_registered_or_loaded_is_one_sentence(trained, mlflow_ser
     assert not list(tmp_path.glob("typo.db*"))
     with pytest.raises(ConfigError, match=r"models:/no-such@best cannot be loaded: .*not found"):
         load_policy("models:/no-such@best", mlflow_server.uri)
+    register_policy(folder, "there")
+    for uri in ("models:/there@champion", "models:/there/7"):
+        known = r"not found at .*, which has of there the versions 1 and the aliases best"
+        with pytest.raises(ConfigError, match=known):
+            load_policy(uri, mlflow_server.uri)
+    with pytest.raises(MissingRunError, match=r"run 0{32}, of .* is missing at .*--tracking_uri="):
+        register_policy(folder, "x", run_id="0" * 32)
+    away = r"cannot be used .*: try again .* or give its new place with --tracking_uri="
+    with pytest.raises(ConfigError, match=away):
+        register_policy(folder, "x", tracking_uri="http://127.0.0.1:9")
     with pytest.raises(ConfigError, match="is no model: give models:/NAME@ALIAS"):
         load_policy("no-such", mlflow_server.uri)
     with pytest.raises(ConfigError, match="cannot be used"):

@@ -14,8 +14,16 @@ from pld_ray.rllib import env_runner
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.env_runner import OffPolicyEnvRunner
 from pld_ray.rllib.intake import fetch_columns
+from pld_ray.rllib.learners import Learners
+from pld_ray.rllib.runners import Runners
 from pld_ray.rollout.device import DevicePerson
-from pld_ray.rollout.messages import EnvRunnerError, Failure, SampleRequest, without_failures
+from pld_ray.rollout.messages import (
+    EnvRunnerError,
+    Failure,
+    ReplayBatch,
+    SampleRequest,
+    without_failures,
+)
 
 LENGTH = 20
 
@@ -59,6 +67,36 @@ def test_columns_come_along_unless_learners_fetch_them(runner, monkeypatch, num_
     assert isinstance(batch.columns, ray.ObjectRef) == (num_learners > 0)
     rows = fetch_columns(batch.columns)["reward"]
     assert len(rows) == sum(n + 1 for n in batch.episode_lengths) > 0
+
+
+def test_observations_go_to_the_base_policy_alone_and_do_not_come_back(runner):
+    def reply(method, episodes, task):
+        asked.extend(set(episode) for episode in episodes)
+        answers.extend(runner.reply(method, episodes=episodes, task=task))
+        return answers
+
+    asked, answers = [], []
+    local = SimpleNamespace(reply=reply)
+    group = SimpleNamespace(
+        num_remote_env_runners=lambda: 0, healthy_env_runner_ids=list, local_env_runner=local
+    )
+    bare = {name: np.zeros((3, 7), np.float32) for name in ("observation.state", "action")}
+    bare["reward"] = np.zeros(3)
+    known = {**bare, "base_action": np.ones((3, 7))}
+    labelled = Runners(group, None, runner.config).label_episodes([known, bare], "reach")
+    assert asked == [{"action", "reward", "base_action"}, set(bare)]
+    assert [set(made) for made in answers] == [set(), {"base_action"}]
+    assert labelled[0] == known
+    assert labelled[1].keys() == known.keys()
+    assert not labelled[1]["base_action"].any()
+
+
+def test_columns_of_two_batches_are_put_into_the_store_once(ray_cluster):
+    columns = {"reward": np.zeros(3)}
+    batches = [ReplayBatch(columns, [2], "offline"), ReplayBatch(columns, [2])]
+    one, other = Learners(SimpleNamespace(is_local=False), None, "")._shared(batches)
+    assert one.columns is other.columns
+    assert fetch_columns(one.columns).keys() == columns.keys()
 
 
 def test_the_same_seed_repeats_the_episodes(runner):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
@@ -20,6 +21,7 @@ from pld_ray.rllib.collection import BaseCollection
 from pld_ray.rllib.demonstrations import check_room, with_starts
 from pld_ray.rllib.intake import of_successes, store_episodes
 from pld_ray.rllib.progress import Progress
+from pld_ray.rllib.runners import to_store
 from pld_ray.rollout.episode import EpisodeSummary, concatenate_episodes, split_episodes
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 
@@ -51,7 +53,7 @@ def test_the_replay_holds_it_where_the_loss_asks_for_it():
         params = ResidualSACParams(residual_dims=[], success_imitation=weight)
         schema = replay_schema(ResidualNetworks.of_spaces(spaces, box, params), spaces, box)
         replay = make_replay(schema, params, torch.device("cpu"), seed=0)
-        store_episodes(replay.online, columns, lengths, params, None)
+        store_episodes(replay.online, columns, lengths, params)
         batch = replay.sample(64, 1, params.gamma)
         assert ("succeeded" in batch) == bool(weight)
         if weight:
@@ -76,6 +78,36 @@ def test_a_learner_takes_every_batch_whose_number_is_its_own(monkeypatch):
     ]
     learner.write(batches)
     assert taken == [("online", 1), ("online", 4), ("offline", 7)]
+
+
+def test_frames_of_an_episode_with_a_person_in_it_are_encoded_once(monkeypatch):
+    """It is stored twice: what the person did offline, all of it online."""
+    encoded, taken = [], []
+
+    def compute(images):
+        encoded.append(len(images))
+        return torch.from_numpy(images).half()
+
+    monkeypatch.setattr(
+        intake, "store_episodes", lambda ring, columns, *_: taken.append((ring, columns))
+    )
+    learner = intake.Intake()
+    schema = SimpleNamespace(columns={"observation.features.front": None})
+    learner.shard, learner.params = Shard(0, 1), SimpleNamespace(return_steps=1)
+    learner.networks = SimpleNamespace(frozen_features=SimpleNamespace(compute=compute))
+    online = SimpleNamespace(schema=schema)
+    learner.replay = SimpleNamespace(offline="offline", online=online)
+    columns = {name: np.arange(9) for name in ("observation.images.front", "reward")}
+    columns["intervened"] = np.arange(9) == 4
+    told = [EpisodeSummary(True, n, 0, intervention_steps=k) for n, k in ((2, 0), (2, 1), (2, 0))]
+    batch, second = (EpisodeBatch(dict(columns), [2] * 3, told, 6) for _ in range(2))
+    progress = Progress(ResidualScaleSchedule(ResidualSACParams()), utd=1.0)
+    learner.write(to_store([batch, second], progress, MetricsLogger()))
+    assert encoded == [9, 9]
+    assert [ring for ring, _ in taken] == ["offline", online] * 2
+    for ring, rows in taken:
+        wanted = [3, 4, 5] if ring == "offline" else list(range(9))
+        assert rows["reward"].tolist() == rows["observation.features.front"].tolist() == wanted
 
 
 # --- what is collected ---------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 import copy
 import dataclasses
+import json
 import math
+import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,9 +20,10 @@ from tiny_trainers import random_batch, save_tiny, tiny_trainer, tokenizer
 from pld_ray.algorithm.nonfinite import NonFiniteTrainingError
 from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig, FinetuneParams
-from pld_ray.data.training_windows import TrainingWindows, find_episodes
+from pld_ray.data.training_windows import Needed, TrainingWindows, find_episodes
 from pld_ray.files.manifest import CheckpointError
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
+from pld_ray.policies.checkpoint import PolicyCheckpoint
 from pld_ray.runs.run_dir import RunError
 from pld_ray.sharded.components import AVERAGE, OPTIMIZER, POLICY, STATE
 from pld_ray.sharded.optimization import (
@@ -30,7 +34,7 @@ from pld_ray.sharded.optimization import (
 )
 from pld_ray.sharded.policy_folder import write_policy_folder
 from pld_ray.sharded.shards import check_one_precision
-from pld_ray.sharded.trainee import load_trainee, rounding_warning
+from pld_ray.sharded.trainee import check_sizes, load_trainee, rounding_warning
 from pld_ray.sharded.trainer import Trainer, batches_from
 
 PARAMS = FinetuneParams(batch_size=8, learning_rate=1e-3, warmup_updates=2, grad_clip_norm=0.5)
@@ -81,6 +85,38 @@ def test_micro_batches_with_unequal_padding_are_one_batch(windows):
         one, four = run(whole, windows, whole.updates + 1), run(parts, windows, parts.updates + 1)
         assert one["loss"] == pytest.approx(four["loss"], rel=1e-4)
         assert one["grad_norm"] == pytest.approx(four["grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "front", "wrist", "said"),
+    [
+        (
+            {},
+            (96, 59),
+            (96, 59),
+            r"images of \(96, 59\) pixels, smaller than crop_shape=\(60, 60\)",
+        ),
+        ({"crop_shape": None}, (64, 62), (64, 62), None),  # the network is of the same size
+        (
+            {"crop_shape": None},
+            (64, 65),
+            (64, 65),
+            r"resizes \(crop_shape, .* takes \(64, 64\): rec",
+        ),
+        ({"crop_shape": None, "resize_shape": (60, 60)}, (9, 9), (9, 8), "images of several sizes"),
+    ],
+)
+def test_images_that_a_diffusion_cannot_be_given_are_refused(
+    settings, front, wrist, said, tmp_path
+):
+    from tiny_policies import FRONT, WRIST, make_config
+
+    make_config("diffusion", "", **settings).save_pretrained(tmp_path)
+    checkpoint = PolicyCheckpoint(tmp_path, {"type": "diffusion"}, (), (), ())
+    needed = Needed({FRONT: (3, 64, 64), WRIST: (3, 64, 64)}, {}, 7, None, ())
+    seen = SimpleNamespace(root="seen", shape={FRONT: (*front, 3), WRIST: (*wrist, 3)}.get)
+    with nullcontext() if said is None else pytest.raises(ConfigError, match=said):
+        check_sizes(checkpoint, needed, seen)
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -175,9 +211,10 @@ def test_weights_that_are_bfloat16_are_warned_of():
     assert torch.equal(ulp * (1 - 1 / 513), ulp)
 
 
-def reading(end):
-    """A process of its own, as one with threads had better not be forked, that has readers."""
-    script = f"""
+def test_readers_outlive_a_job_s_signal_and_end_with_a_run_that_fails():
+    """SIGTERM to all processes of a job is for who reads what they read; after an error, whose
+    traceback keeps them, multiprocessing's own at the exit is not heard either."""
+    script = """
 import multiprocessing, os, signal
 import numpy as np
 from pld_ray.config.finetune import FinetuneParams
@@ -188,23 +225,18 @@ class Windows:
 def run():
     batches = batches_from(Windows(), FinetuneParams(batch_size=8), range(99), 2)
     next(batches)
-    {end}
+    killed = [os.kill(p.pid, signal.SIGTERM) for p in multiprocessing.active_children()]
+    others = batches_from(Windows(), FinetuneParams(batch_size=8), range(99), 2)
+    print(len(killed), len(list(batches)), flush=True)
+    next(others)
+    raise KeyError(7)
 run()
 """
+    # of its own, as one with threads had better not be forked
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=100)
-    return ended.returncode, ended.stdout.decode(), ended.stderr.decode()
-
-
-def test_a_job_s_signal_to_all_its_processes_leaves_those_that_read():
-    kill = "[os.kill(p.pid, signal.SIGTERM) for p in multiprocessing.active_children()]"
-    assert reading(f"print(len({kill}), len(list(batches)))") == (0, "2 98\n", "")
-
-
-def test_readers_end_with_a_run_that_fails():
-    """A traceback keeps them until the exit, where multiprocessing's SIGTERM is not heard."""
-    status, _, told = reading("raise KeyError(7)")
-    assert status == 1
-    assert "KeyError: 7" in told
+    assert ended.returncode == 1
+    assert ended.stdout == b"2 98\n", ended.stderr
+    assert b"KeyError: 7" in ended.stderr
 
 
 def test_weights_of_several_precisions_are_not_sharded_together():
@@ -233,6 +265,19 @@ def test_a_folder_is_in_the_precision_of_its_policy(tmp_path):
     write_policy_folder(trainee, ours.average_state(), tmp_path / "policy", {})
     written = load_file(tmp_path / "policy" / "model.safetensors")
     assert {value.dtype for value in written.values()} == {torch.bfloat16}
+
+
+def test_a_policy_that_was_stored_in_bfloat16_is_not_rounded_when_it_is_loaded(tmp_path):
+    folder = shutil.copytree(EMBEDDED_ACT, tmp_path / "base", copy_function=shutil.copyfile)
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "dtype": "bfloat16"}))
+    ours = trainer()
+    checkpoint = dataclasses.replace(ours.trainee.checkpoint, directory=folder)
+    ours.policy.config.dtype = "float32"  # as pi0 and pi05 have it
+    trainee = dataclasses.replace(ours.trainee, checkpoint=checkpoint)
+    write_policy_folder(trainee, ours.average_state(), tmp_path / "policy", {})
+    written = json.loads((tmp_path / "policy" / "config.json").read_text())
+    assert written == {**content, "dtype": "float32"}
 
 
 def test_a_frame_that_is_not_finite_stops_before_it_spoils_the_weights(windows):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 
 import pytest
 from ray.tune.experiment import Trial
 
+from pld_ray.config import TrainConfig
 from pld_ray.files.lock import FolderLock
 from pld_ray.runs.layout import ENDED_FILE, SUMMARY_FILE, TRIALS, trial_folder
 from pld_ray.runs.status import FAILED, RUNNING, write_status
 from pld_ray.sweep import progress as progress_module
+from pld_ray.sweep import run as sweep_run
+from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.ended import (
     REPORTED,
     ended_figures,
@@ -50,6 +54,17 @@ def test_time_left_is_what_the_steps_to_come_take_at_the_rate_so_far():
     assert progress.time_left_s(120.0) == 0.0
 
 
+def test_a_trial_is_counted_as_what_it_has_just_become(capsys):
+    """Tune calls first, and sets the trial's status then."""
+    progress = SweepProgress(2, "best_success", 1000, "none")
+    it = trial("it", status="PENDING", steps=5)
+    progress.on_trial_start(0, [it], it)
+    it.status = "RUNNING"
+    progress.on_trial_complete(0, [it], it)
+    said = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["[sweep] 0/2 trials, 1 running", "[sweep] 1/2 trials, 0 running"]
+
+
 def test_a_trial_that_waits_says_so_once_on_the_console_of_the_sweep(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress_module, "INTERVAL_S", 0.0)
     progress = SweepProgress(1, "best_success", 1000, str(tmp_path))
@@ -70,6 +85,41 @@ def test_a_trial_that_waits_says_so_once_on_the_console_of_the_sweep(tmp_path, c
         lock.release()
     said = [line.split("  ")[-1] for line in capsys.readouterr().out.splitlines()]
     assert said == ["waits is waiting for its store: away", "waits is again"]
+
+
+@pytest.mark.parametrize(
+    ("error", "begun", "said"),
+    [
+        (RuntimeError("gone"), True, ["cut off", "failed"]),
+        (RuntimeError("gone"), False, ["cut off"]),
+        (KeyboardInterrupt(), True, ["cut off"]),
+    ],
+)
+def test_a_sweep_says_at_once_and_at_its_end_how_to_go_on(
+    error, begun, said, tmp_path, capsys, monkeypatch
+):
+    """Where Ray's head goes away, Ray ends the process itself."""
+    folder, ends = tmp_path / "a sweep", []
+    (folder / TRIALS / ("t0000" if begun else "")).mkdir(parents=True)
+    driver = sweep_run._Driver.__new__(sweep_run._Driver)
+    driver.sweep = Sweep(SweepConfig(space={"seed": {"grid": [0]}}), TrainConfig(), "default")
+    driver.folder, driver.resumed, driver.logger = folder, False, logging.getLogger("a sweep")
+    driver.lock = FolderLock(folder)
+    driver.tracker = SimpleNamespace(finish=ends.append, discard=lambda: ends.append("discarded"))
+
+    def fit(self):
+        raise error
+
+    monkeypatch.setattr(sweep_run._Driver, "_fit", fit)
+    with pytest.raises(type(error)) as ended:
+        driver.run()
+    again = f"continue with: pld-ray sweep --resume='{folder}'"
+    told = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("[sweep] ") and line.endswith(again) for line in told)
+    assert [word for line in told for word in ("cut off", "failed") if word in line] == said
+    killed = isinstance(error, KeyboardInterrupt)
+    assert str(ended.value) == (f"interrupted; {again}" if killed else "gone")
+    assert ends == ["discarded" if not begun else "KILLED" if killed else "FAILED"]
 
 
 # --- what it came to ------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,9 +25,11 @@ from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.mlflow_send import MlflowReceiver
 from pld_ray.tracking.mlflow_store import MissingRunError
 from pld_ray.tracking.outbox import said_its_end
-from pld_ray.tracking.sending import send_left
+from pld_ray.tracking.quiet import quick_mlflow
+from pld_ray.tracking.sending import Sending, send_left
 from pld_ray.tracking.system_metrics import SystemMetrics
 
+RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 QUICKLY = {"budget_s": 2.0, "patience_s": 0.1}
 
 
@@ -344,6 +347,27 @@ def test_artifacts_that_cannot_be_stored_do_not_hold_up_metrics(tmp_path, store,
     assert run.flush()
     assert (folder / "artifacts" / MLFLOW_FILE).is_file()
     run.finish()
+
+
+def test_a_deleted_experiment_is_what_has_to_be_restored(store, tmp_path):
+    """It takes its runs along, and brings them back."""
+    with MlflowRun(tmp_path, store_dir=store, experiment_name="given up") as run:
+        pass
+    experiment = logged(run).info.experiment_id
+    client_of(run).delete_experiment(experiment)
+    with pytest.raises(MissingRunError, match=rf"mlflow experiments restore -x {experiment}`, or"):
+        MlflowRun.resume(tmp_path)
+
+
+def test_a_sender_that_still_tries_at_the_end_does_not_retry_for_minutes():
+    """With MLflow's own limits urllib3 would say so on the console, each time."""
+    limits = []
+    sender = SimpleNamespace(stop=lambda: limits.append(os.environ.get(RETRIES)))
+    sending = Sending.__new__(Sending)
+    sending._quick, sending._senders = quick_mlflow(5), (sender, sender)
+    sending._quick.__enter__()
+    sending.close(SimpleNamespace(release=lambda: None))
+    assert limits == ["0", "0"]
 
 
 def test_what_mlflow_refuses_is_left_out_alone(store, tmp_path, caplog):

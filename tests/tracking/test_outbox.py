@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pld_ray.runs.journal import TIME, Journal
-from pld_ray.tracking.outbox import ARTIFACTS, METRICS, VALUES, Ledger, Outbox
+from pld_ray.tracking.outbox import ARTIFACTS, METRICS, VALUES, Ledger, Outbox, num_unsent
 
 QUEUES = (METRICS, VALUES)
 
@@ -47,7 +47,8 @@ def test_what_was_logged_waits_until_it_is_marked(tmp_path):
     outbox.mark_sent([first])
     assert points(outbox.next_batch(QUEUES)) == [(2, {"loss": 0.1, "alpha": 1e-300})]
     again = open_outbox(tmp_path)
-    assert again.num_pending() == 2
+    assert again.num_pending() == num_unsent(tmp_path, "run") == 2
+    assert num_unsent(tmp_path, "another") == 0
     assert again.next_batch(QUEUES) == [second]
 
 
@@ -215,7 +216,9 @@ class Training:
             path.write_bytes(before)
 
     def finish(self) -> None:
+        unsent = num_unsent(self.folder, "run")
         outbox = open_outbox(self.folder)
+        assert unsent == outbox.num_pending()
         outbox.journal.restore(self.step)
         outbox.reread()
         while self.step < self.furthest:
