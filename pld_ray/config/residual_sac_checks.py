@@ -67,6 +67,12 @@ def check_critic(params: LearnerParams) -> None:
         "num_subsample_critics",
         f"between 1 and num_critics={params.num_critics}",
     )
+    need(
+        params.critic_smoothing == 0 or params.critic_smoothing >= 0.5,
+        "critic_smoothing",
+        "0, or at least 0.5: of a narrower one the nearest atom has all, and no value falls by "
+        "its discount",
+    )
     low, high = params.value_range
     need(low < high, "value_range", "[lowest return, highest return]")
 

@@ -134,6 +134,7 @@ def test_a_stored_run_may_have_an_end_that_no_validation_came_for(tmp_path):
             "proximal_penalty=0.1: must be 0 with ema_decay=0",
         ),
         (["--algorithm.num_subsample_critics=6"], "between 1 and num_critics=5"),
+        (["--algorithm.critic_smoothing=0.3"], "must be 0, or at least 0.5"),
         (["--policy.placement=gpu"], "policy.placement='gpu': must be inline or pool"),
         (["--runners.num_learners=-1"], r"runners.num_learners=-1: must be a whole number"),
         (["--config_path=missing.yaml"], "missing.yaml: no such file"),

@@ -96,7 +96,7 @@ def test_dropout_keeps_the_mean_and_is_repeated_by_the_seed():
 
 
 def test_a_categorical_critic_learns_the_reward_and_stays_in_its_range():
-    params = make_params(critic_atoms=21, critic_lr=5e-3, gamma=1e-6)
+    params = make_params(critic_atoms=21, critic_smoothing=0.0, critic_lr=5e-3, gamma=1e-6)
     update = make_update(params)
     start = update.run(5)
     update.run(300)
@@ -156,6 +156,7 @@ def test_the_entropy_of_the_successor_is_discounted(atoms, smoothing):
 def test_learned_weights_are_those_of_the_drawn_members(atoms):
     params = make_params(
         critic_atoms=atoms,
+        critic_smoothing=0.0,
         num_critics=4,
         num_subsample_critics=2,
         target_reduction="weighted",
