@@ -7,7 +7,7 @@ import json
 import operator
 import pathlib
 import shlex
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 from pld_ray.cli.train import tell_idle
@@ -109,10 +109,11 @@ def recorded(args: argparse.Namespace, config: TrainConfig) -> list[str]:
     here, or where the checkpoint's run has them otherwise than by default."""
     if args.checkpoint is None:
         return list(args.settings)
+    from pld_ray.config import TrainConfig
     from pld_ray.options import fields_of
 
-    flags, kind = [], cast(type, type(config))
-    for field in fields_of(kind):
+    flags = []
+    for field in fields_of(TrainConfig):  # whatever algorithm the checkpoint is of
         if field.is_group or not field.key.startswith(("env.", "policy.")):
             continue
         value = operator.attrgetter(field.key)(config)

@@ -118,13 +118,17 @@ def finished(config: Any, run: Any) -> dict[str, Any]:
     """`summary.json` of a run that this configuration gives nothing more to do; else empty."""
     from pld_ray.runs.layout import SUMMARY_FILE, read_json
     from pld_ray.runs.status import FINISHED, read_status
-    from pld_ray.tracking.outbox import said_its_end
+    from pld_ray.tracking.outbox import is_complete
 
     summary, status = read_json(run.path / SUMMARY_FILE), read_status(run.path)
-    told = not config.tracking.enabled or said_its_end(run.path)
-    same_store = run.load_config().tracking == config.tracking
-    over = status is not None and status.state == FINISHED and told and same_store
-    return summary if over and "residual_success" in summary and reached(config, summary) else {}
+    if status is None or status.state != FINISHED or "residual_success" not in summary:
+        return {}
+    if run.load_config().tracking != config.tracking or not reached(config, summary):
+        return {}
+    if config.tracking.enabled and not is_complete(run.path):
+        return {}  # it has something to send
+    checkpoint = run.checkpoints / pathlib.Path(summary["checkpoint"]).name
+    return {**summary, "checkpoint": str(checkpoint)}
 
 
 def reached(config: Any, summary: dict[str, Any]) -> list[str]:

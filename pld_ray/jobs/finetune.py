@@ -31,6 +31,7 @@ from pld_ray.jobs.finetune_learner import (
 )
 from pld_ray.jobs.finetune_loop import COMPONENTS
 from pld_ray.jobs.learners import check_gpus
+from pld_ray.jobs.open_tracker import untracked_unless
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.options import check_paths
 from pld_ray.policies.lerobot_names import NamedFeatures
@@ -94,7 +95,8 @@ def finetune(
         try:
             with run.disk_errors(), run.work():
                 if config.learners.num_learners > 0:
-                    summary = finetune_on_cluster(config, run, resume is not None, on_samples)
+                    with untracked_unless(run, lambda: resume is not None or run.has_begun):
+                        summary = finetune_on_cluster(config, run, resume is not None, on_samples)
                 else:
                     summary = learn(
                         config, run, resume is not None, inputs, on_samples, StopRequest()

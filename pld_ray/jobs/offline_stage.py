@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import os
 import pathlib
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from pld_ray.policies.no_policy import NoBasePolicy
 from pld_ray.rllib.chunked.config import ACRLPDConfig
 from pld_ray.rllib.chunked.env_runner import NO_RESIDUAL
 from pld_ray.rllib.chunked.offline import OfflineData
+from pld_ray.rllib.learner import CHECKPOINTED
 from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.progress import Progress, read_progress
 from pld_ray.rollout.factory import task_instructions, wanted_of
@@ -264,21 +264,20 @@ class OfflineStage:
 
     def save(self) -> None:
         """A checkpoint as one learner writes it; all ranks give their parts."""
-        if not self.ranks.first:
-            self.learner.save(os.devnull)
-        first_writes(self.run_dir, self.ranks, self._save)
+        whole = self.learner.get_state(components=CHECKPOINTED)
+        first_writes(self.run_dir, self.ranks, lambda: self._save(whole))
 
-    def _save(self) -> None:
+    def _save(self, learner: dict[str, Any]) -> None:
         name = checkpoint_name(self.progress.updates)
         # due dates of the run that goes on from it are in environment steps
         begun = LoopState.begin(self.config)
         state = dataclasses.replace(begun, train_wall_s=self.state.train_wall_s)
-        path = self.run_dir.save_checkpoint(self._write, name, asdict(state))
+
+        def write(folder: str) -> None:
+            self.learner.save(folder, learner)
+            self.progress.save(pathlib.Path(folder))
+            write_manifest(pathlib.Path(folder))
+
+        path = self.run_dir.save_checkpoint(write, name, asdict(state))
         self.run_dir.prune(self.config.checkpoint.keep, CHECKPOINTS)
         self.logger.info("checkpoint %s at %d updates", path, self.progress.updates)
-
-    def _write(self, folder: str) -> None:
-        path = pathlib.Path(folder)
-        self.learner.save(folder)
-        self.progress.save(path)
-        write_manifest(path)

@@ -17,7 +17,13 @@ from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import RUNNING, failure_reason
 from pld_ray.tracking.mlflow_record import read_record, sqlite_path, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
-from pld_ray.tracking.mlflow_store import MissingRunError, check_tracking, find_child, retried
+from pld_ray.tracking.mlflow_store import (
+    MissingRunError,
+    check_tracking,
+    delete_run,
+    find_child,
+    retried,
+)
 from pld_ray.tracking.mlflow_values import flatten_params
 from pld_ray.tracking.sending import SendReport, send_left
 from pld_ray.tracking.tags import run_tags
@@ -62,6 +68,20 @@ def told_of_end(
             tracker.finish(end.status)
         elif tracker is not None:
             tracker.discard()
+
+
+@contextlib.contextmanager
+def untracked_unless(run: RunDir, has_begun: Callable[[], bool]) -> Iterator[None]:
+    """Delete the MLflow run where learners that are processes of their own come to nothing: none of
+    them knows whether others will be started in their place."""
+    try:
+        yield
+    except BaseException:
+        record = None if has_begun() else read_record(run.path)
+        if record is not None:
+            with contextlib.suppress(ConnectionError):
+                delete_run(record["tracking_uri"], record["run_id"])
+        raise
 
 
 def open_tracker(

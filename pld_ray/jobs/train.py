@@ -18,7 +18,7 @@ from pld_ray.jobs.build import build_algorithm, check_environment
 from pld_ray.jobs.cluster import check_cluster, start_ray
 from pld_ray.jobs.elsewhere import located, start_folder
 from pld_ray.jobs.learners import check_gpus, check_own_gpu
-from pld_ray.jobs.open_tracker import open_tracker, told_of_end
+from pld_ray.jobs.open_tracker import open_tracker, told_of_end, untracked_unless
 from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.learners import LearnerLostError
@@ -127,7 +127,8 @@ def learnt_offline(config: Any, run: RunDir, resumes: bool, start: StartUp) -> b
     """The offline updates by several learners; False when a stop was requested before their end."""
     start.step(f"{config.learners.num_learners} learners")
     start.over()  # who waits for them takes the signals
-    return offline_stage.learn_offline(config, run, resumes)
+    with untracked_unless(run, lambda: resumes or run.has_begun):
+        return offline_stage.learn_offline(config, run, resumes)
 
 
 def stopped_offline(run: RunDir) -> dict[str, Any]:

@@ -29,9 +29,10 @@ def known_success(checkpoint: pathlib.Path) -> dict[str, str]:
         overall = result["overall"]
         found = {"held_success": overall["pc_success"] / 100, "held_states": overall["n_episodes"]}
     if checkpoint.name == BEST:
-        validation = read_json(checkpoint / TRAINER_FILE).get("best_success", -1.0)
-        if validation >= 0:  # -1 before the first
-            found["validation_success"] = validation
+        state = read_json(checkpoint / TRAINER_FILE)
+        # -1: before the first, or of a release that saved it before it was evaluated
+        if state.get("best_success", -1) >= 0 and state.get("evaluated_at", -1) >= 0:
+            found["validation_success"] = state["best_success"]
     return {name: f"{value:g}" for name, value in found.items()}
 
 

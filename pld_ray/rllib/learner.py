@@ -241,15 +241,20 @@ class OffPolicyLearner(Intake, TorchLearner):
         if UPDATE_STATE in state:
             self._set_update_state(state[UPDATE_STATE])
 
-    def save(self, folder: str) -> None:
+    def save(self, folder: str, state: dict[str, Any] | None = None) -> None:
         """Networks, optimisers, the update's state and both rings, without pickle.
 
         Learner 0 writes the networks and optimisers, which all learners share; each writes its own
         shard of the replay and its own generator.
+
+        Args:
+            folder: where to.
+            state: of the first two, where all learners have put it together before.
         """
         path = pathlib.Path(folder)
         if self.shard.rank == 0:
-            save_tree(path / LEARNER_FILE, self.get_state(components=CHECKPOINTED))
+            state = state or self.get_state(components=CHECKPOINTED)
+            save_tree(path / LEARNER_FILE, state)
         else:
             save_tree(path / self.shard.name("update"), self._update_state())
         for name, ring in self._rings():

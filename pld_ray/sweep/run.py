@@ -194,7 +194,9 @@ class _Driver:
         except KeyboardInterrupt:
             state, status = INTERRUPTED, "KILLED"
             self.logger.info("the sweep was interrupted")
-            raise KeyboardInterrupt(f"interrupted; continue with: {again}") from None
+            kept = self.resumed or has_begun(self.folder)
+            left = f"continue with: {again}" if kept else "nothing was trained, and nothing is left"
+            raise KeyboardInterrupt(f"interrupted; {left}") from None
         except Exception as error:
             reason = failure_reason(error)
             self.logger.exception("the sweep failed")

@@ -294,12 +294,13 @@ class MlflowRun:
         if self._finished:
             return
         self._finished = True
-        (self.run_dir / MLFLOW_FILE).unlink(missing_ok=True)
         try:
+            (self.run_dir / MLFLOW_FILE).unlink(missing_ok=True)
             delete_run(self.tracking_uri, self.run_id)
-        except ConnectionError as error:
+        except OSError as error:
             log.warning("MLflow run %s, which has not begun, stays: %s", self.run_id, error)
-        self._sending.close(self._lock)
+        finally:
+            self._sending.close(self._lock)
 
     def __enter__(self) -> MlflowRun:
         return self

@@ -12,7 +12,14 @@ from typing import Any
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.json_lines import append_line, mend_lines, read_lines
 from pld_ray.runs.journal import GIVEN_UP, RESTART, TIME, Journal, Row
-from pld_ray.runs.layout import METRICS_FILE, OUTBOX_FILE, RESTARTS_FILE, SENT_FILE, read_json
+from pld_ray.runs.layout import (
+    METRICS_FILE,
+    MLFLOW_FILE,
+    OUTBOX_FILE,
+    RESTARTS_FILE,
+    SENT_FILE,
+    read_json,
+)
 from pld_ray.tracking.mlflow_values import entity_key
 
 Points = dict[str, tuple[int, int]]
@@ -178,6 +185,15 @@ def said_its_end(run_dir: pathlib.Path) -> bool:
     records = read_lines(run_dir / OUTBOX_FILE)
     told = [record["status"] for record in records if record.get("kind") == "status"]
     return bool(told) and told[-1] != "RUNNING"
+
+
+def is_complete(run_dir: pathlib.Path) -> bool:
+    """Whether its MLflow run has ended and has all that was logged, as far as whole files say."""
+    try:
+        run_id = read_json(run_dir / MLFLOW_FILE)["run_id"]
+        return said_its_end(run_dir) and num_unsent(run_dir, run_id) == 0
+    except (ValueError, KeyError, TypeError):  # whoever goes on with the run says what is wrong
+        return False
 
 
 def num_unsent(run_dir: pathlib.Path, run_id: str) -> int:

@@ -95,6 +95,32 @@ def test_a_run_with_something_left_to_do_is_not_taken_for_finished(finished):
     assert not over(config, finished)
 
 
+def test_a_run_that_has_something_to_send_is_not_taken_for_finished(finished):
+    config = finished.load_config()
+    config.tracking.enabled = True
+    finished.keep_config(config)
+    outbox, record = finished.path / "mlflow_outbox.jsonl", finished.path / "mlflow_run.json"
+    ended = {"run_id": "a", "kind": "status", "status": "FINISHED", "time": 3}
+    sent = {"run_id": "a", "metrics": 9, "values": 2, "artifacts": 9}
+    outbox.write_text(json.dumps(ended) + "\n")
+    record.write_text(json.dumps({"tracking_uri": "sqlite:///x.db", "run_id": "a"}))
+    for values, complete in ((2, False), (3, True)):
+        (finished.path / "mlflow_sent.json").write_text(json.dumps({**sent, "values": values}))
+        assert bool(over(config, finished)) == complete
+    outbox.write_text("{\n" + outbox.read_text())  # whoever goes on with it says so
+    assert not over(config, finished)
+    outbox.write_text(json.dumps(ended) + "\n")
+    record.unlink()  # a new run is wanted
+    assert not over(config, finished)
+
+
+def test_what_a_finished_run_names_lies_where_it_is_now(finished, tmp_path):
+    finished.path.rename(tmp_path / "moved")
+    moved = RunDir(tmp_path / "moved")
+    best = over(moved.load_config(), moved)["checkpoint"]
+    assert best == str(moved.checkpoints / "best")
+
+
 def test_printed_commands_can_be_pasted_where_a_folder_s_name_has_a_space(tmp_path, capsys):
     folder = tmp_path / "a run"
     summary = {f"num_{name}": 1 for name in ("finished", "trials", "stopped_early", "failed")}

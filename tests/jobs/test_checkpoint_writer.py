@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -17,12 +18,15 @@ from types import SimpleNamespace
 import pytest
 from sharded_data import write_dataset
 
+from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.file import load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.files.manifest import check_manifest
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.jobs.finetune import finetune
 from pld_ray.jobs.finetune_loop import FinetuneLoop
+from pld_ray.jobs.loop_state import LoopState
+from pld_ray.jobs.offline_stage import OfflineStage
 from pld_ray.runs.run_dir import PARTIAL, RunDir, RunError
 from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, read_status
 from pld_ray.sharded.ranks import ALONE
@@ -186,3 +190,21 @@ def test_what_the_disk_refuses_the_first_rank_ends_the_run_on_all(tmp_path):
         loop.state = SimpleNamespace(train_wall_s=0.0)
         with pytest.raises(RunError, match=r"^metrics.jsonl cannot be written: .* Free space"):
             loop.record({"loss": 1.0})
+
+
+def test_ranks_give_their_parts_though_the_first_one_s_folder_cannot_be_made(tmp_path):
+    """Else those that give theirs would wait for it for hours."""
+    run, done = RunDir(tmp_path), {}
+    run.checkpoints.touch()
+    for rank in (0, 1):
+        calls = done[rank] = []
+        stage = object.__new__(OfflineStage)
+        stage.run_dir, stage.config = run, ACRLPDTrainConfig()
+        stage.progress, stage.state = SimpleNamespace(updates=5), LoopState()
+        share = functools.partial(lambda calls, error: calls.append("share") or error, calls)
+        stage.ranks = SimpleNamespace(first=rank == 0, share=share)
+        get = functools.partial(lambda calls, components: calls.append("parts") or {}, calls)
+        stage.learner = SimpleNamespace(get_state=get)
+        with pytest.raises(RunError) if rank == 0 else contextlib.nullcontext():
+            stage.save()
+    assert done[0] == done[1] == ["parts", "share"]

@@ -21,9 +21,10 @@ from pld_ray.jobs.open_tracker import (
     open_tracker,
     send_tracked,
     told_of_end,
+    untracked_unless,
 )
 from pld_ray.runs.listing import list_folder
-from pld_ray.runs.run_dir import RunDir
+from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.runs.status import RUNNING, is_held
 from pld_ray.sweep import plan
 from pld_ray.sweep import trial as sweep_trial
@@ -110,6 +111,17 @@ def test_a_run_that_has_not_begun_leaves_none_in_mlflow(
     assert (run.path / "mlflow_run.json").exists() == begun
     assert info.status == status
     assert not is_held(run.path)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_learners_that_come_to_nothing_leave_no_run_in_mlflow(begun, config, uri, tmp_path):
+    run = RunDir(tmp_path / "run")
+    tracker = open_tracker(config, run)  # in a process of its own
+    tracker.finish("FAILED")
+    with pytest.raises(RunError), untracked_unless(run, lambda: begun):
+        raise RunError("four starts")
+    stage = MlflowClient(uri, uri).get_run(tracker.run_id).info.lifecycle_stage
+    assert stage == ("active" if begun else "deleted")
 
 
 def test_a_try_asks_the_server_and_makes_nothing(config, tmp_path, monkeypatch):

@@ -18,10 +18,11 @@ TASK = {"task": "lift_the_can"}
 def run(tmp_path):
     """A run whose `best` was evaluated on the held states, beside another checkpoint."""
     for name, best in (("best", 0.9), ("final", 0.9), ("early", -1.0)):
+        state = {"best_success": best, "evaluated_at": 500 if best > 0 else -1}
         folder = tmp_path / "checkpoints" / name
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(json.dumps({"checksum": name}))
-        (folder / "trainer.json").write_text(json.dumps({"best_success": best}))
+        (folder / "trainer.json").write_text(json.dumps(state))
     overall = {"pc_success": 95.0, "n_episodes": 100}
     (tmp_path / "eval_info.json").write_text(json.dumps({"overall": overall, "checksum": "best"}))
     return tmp_path
@@ -34,6 +35,9 @@ def test_success_is_of_the_checkpoint_that_was_evaluated(run):
     assert known_success(run / "checkpoints/final") == {}
     (run / "eval_info.json").unlink()
     assert known_success(run / "checkpoints/best") == {"validation_success": "0.9"}
+    state = {"best_success": 0.8, "evaluated_at": -1}  # an older release: of an earlier `best`
+    (run / "checkpoints/best/trainer.json").write_text(json.dumps(state))
+    assert known_success(run / "checkpoints/best") == {}
     (run / "checkpoints/best").rename(run / "checkpoints/old")
     (run / "checkpoints/early").rename(run / "checkpoints/best")  # never validated
     assert known_success(run / "checkpoints/best") == {}

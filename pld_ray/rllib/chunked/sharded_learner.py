@@ -90,13 +90,6 @@ class ShardedACRLPDLearner(ACRLPDLearner):
             chunked.take_optimizer_state(optimizer, groups[name], saved)
         self._set_update_state(state[UPDATE_STATE])
 
-    def save(self, folder: str) -> None:
-        """A checkpoint of one learner, written by the first rank; the others give their parts."""
-        if self.ranks.first:
-            super().save(folder)
-        else:
-            self.get_state()
-
     def _own_optimizers(self, names: Any) -> list[tuple[str, Optimizer]]:
         return [(name, self.get_optimizer(DEFAULT_MODULE_ID, name)) for name in names]
 
