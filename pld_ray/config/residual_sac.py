@@ -23,7 +23,6 @@ BEFORE: dict[str, Any] = {
     "actor_lr_warmup_updates": 0,
     "conservative_weight": 0.0,
     "conservative_remainder": 0.0,
-    "critic_smoothing": 0.0,
 }
 """Options that a run or policy stored by an older release may not name, and what held then."""
 
@@ -76,7 +75,6 @@ class ResidualSACParams(LearnerParams, PhaseParams):
 
     # --- critic ----------------------------------------------------------------------------------
     num_critics: int = with_default(LearnerParams, "num_critics", 5)
-    critic_smoothing: float = with_default(LearnerParams, "critic_smoothing", 0.75)
     otf_candidates: int = option(
         1,
         "K of on-the-fly backup: candidates at x', the best is bootstrapped (formulas 8-11).",
