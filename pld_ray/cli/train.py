@@ -123,8 +123,8 @@ def finished(config: Any, run: Any) -> dict[str, Any]:
     summary, status = read_json(run.path / SUMMARY_FILE), read_status(run.path)
     if status is None or status.state != FINISHED or "residual_success" not in summary:
         return {}
-    if run.load_config().tracking != config.tracking or not reached(config, summary):
-        return {}
+    if run.load_config() != config or not reached(config, summary):
+        return {}  # what is given anew is to be kept, too
     if config.tracking.enabled and not is_complete(run.path):
         return {}  # it has something to send
     checkpoint = run.checkpoints / pathlib.Path(summary["checkpoint"]).name
