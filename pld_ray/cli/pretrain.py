@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shlex
 
 from pld_ray.cli.arguments import Parser
 from pld_ray.cli.train import ANEW, resumed_config, tell_idle
@@ -50,16 +51,17 @@ def run(args: argparse.Namespace) -> int:
 
     summary = pretrain(config, pathlib.Path(args.resume) if args.resume else None)
     if "q_data" not in summary:
-        run_dir = args.resume or config.output_dir
+        run_dir = shlex.quote(str(args.resume or config.output_dir))
         print(
             f"saved {summary['checkpoint']} after {summary['calql_steps']} Cal-QL steps\n"
             f"continue with: pld-ray pretrain --resume={run_dir}"
         )
         return 0
+    checkpoint = shlex.quote(str(summary["checkpoint"]))
     print(
         f"{summary['calql_steps']} Cal-QL steps on {summary['offline_transitions']} offline "
         f"transitions: Q on data {summary['q_data']:.3f}, on policy actions "
         f"{summary['q_policy']:.3f}, {summary['bound_rate']:.0%} of them below the data's return\n"
-        f"use it with: pld-ray train --pretrained_critic={summary['checkpoint']}"
+        f"use it with: pld-ray train --pretrained_critic={checkpoint}"
     )
     return 0

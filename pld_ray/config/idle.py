@@ -15,8 +15,9 @@ from pld_ray.options.describe import listed
 
 ON, OFF = True, False
 """That an option has a value, is above 0 or true; that it is not."""
-Needs = Mapping[str, bool | tuple[str, ...]]
-"""Option -> what it must be, a tuple one of several values."""
+Wanted = bool | int | tuple[str, ...]
+Needs = Mapping[str, Wanted]
+"""Option -> what it must be: a number at least that, a tuple one of several values."""
 
 VISION = {"algorithm.vision_encoder_name": ON}
 SCRIPTED = {"intervention.device": ("scripted",)}
@@ -60,6 +61,7 @@ NEEDS: tuple[tuple[str, str, Needs], ...] = (
         "conservative_remainder",
         {"algorithm.conservative_weight": ON, "algorithm.conservative_updates": ON},
     ),
+    ("algorithm.", "critic_smoothing", {"algorithm.critic_atoms": 2}),
     ("algorithm.", "proximal_range", {"algorithm.proximal_penalty": ON}),
     (
         "algorithm.",
@@ -170,17 +172,21 @@ def given(config: Any) -> dict[str, Any]:
     return {field.key: value for field, value in values_of(config) if value != field.default}
 
 
-def has(value: Any, wanted: bool | tuple[str, ...]) -> bool:
+def has(value: Any, wanted: Wanted) -> bool:
     """Whether an option is what another one needs."""
     if isinstance(wanted, tuple):
         return value in wanted
-    return (bool(value) and value != "none") == wanted
+    if isinstance(wanted, bool):
+        return (bool(value) and value != "none") == wanted
+    return bool(value >= wanted)
 
 
-def told(key: str, value: Any, wanted: bool | tuple[str, ...]) -> str:
+def told(key: str, value: Any, wanted: Wanted) -> str:
     """What an option must be, in words."""
     if isinstance(wanted, tuple):
         return f"{key}={listed(list(wanted))}"
+    if not isinstance(wanted, bool):
+        return f"{key} of at least {wanted}"
     if isinstance(value, bool):
         return f"{key}={str(wanted).lower()}"
     if wanted is OFF:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
+import shlex
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -28,8 +29,9 @@ def check_new(folder: pathlib.Path) -> None:
         ConfigError: it holds a sweep, or something else.
     """
     if (folder / SWEEP_FILE).exists():
+        resume = f"pld-ray sweep --resume={shlex.quote(str(folder))}"
         raise ConfigError(
-            f"{folder} already holds a sweep: continue it with `pld-ray sweep --resume={folder}`, "
+            f"{folder} already holds a sweep: continue it with `{resume}`, "
             "or give another name with --name=... or another --output_dir"
         )
     if folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir()):

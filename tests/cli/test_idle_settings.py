@@ -54,6 +54,9 @@ def test_only_what_is_missing_is_named():
     assert not idle([*flags, "--algorithm.freeze_vision_encoder=false"])
     wait = ["--placement.wait_s=5", "--placement.check=false"]
     assert idle(wait) == ["placement.wait_s=5.0 changes nothing: it goes with placement.check=true"]
+    gaussian = ["--algorithm.critic_smoothing=0.75", "--algorithm.critic_atoms=1"]
+    assert idle(gaussian)[0].endswith("it goes with algorithm.critic_atoms of at least 2")
+    assert not idle([gaussian[0], "--algorithm.critic_atoms=2"])
     steps = ["--algorithm.collection_steps=9", "--demo_path=x"]
     assert idle(steps)[0].endswith("it goes with no demo_path")
 

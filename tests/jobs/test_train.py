@@ -433,7 +433,7 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(
     demonstrations, tmp_path, capsys, monkeypatch
 ):
     """Stopped once between its shares, and continued."""
-    folder = tmp_path / "critic"
+    folder = tmp_path / "a critic"
     append = Journal.append
 
     def append_then_stop(self, row):
@@ -449,7 +449,7 @@ def test_pretrain_leaves_a_critic_that_train_takes_over(
         assert main(["pretrain", *with_steps, f"--output_dir={folder}"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^\[collect\] steps [\d,]+ \(", out, re.MULTILINE), out
-    assert f"after 200 Cal-QL steps\ncontinue with: pld-ray pretrain --resume={folder}" in out
+    assert f"after 200 Cal-QL steps\ncontinue with: pld-ray pretrain --resume='{folder}'" in out
     assert read_status(folder).state == INTERRUPTED
     assert main(["pretrain", f"--resume={folder}", "--total_steps=900"]) == 0
     assert "220 Cal-QL steps on" in capsys.readouterr().out

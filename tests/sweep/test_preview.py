@@ -28,11 +28,12 @@ def sweep_file(tmp_path):
 def test_a_sweep_that_exists_is_not_overwritten_and_another_version_not_resumed(
     sweep_file, tmp_path, capsys
 ):
-    folder = tmp_path / "sweep"
+    folder = tmp_path / "my sweep"
     folder.mkdir()
     (folder / "sweep.json").write_text('{"format_version": 99, "pld_ray_version": "7.0"}')
     assert main(["sweep", str(sweep_file), f"--output_dir={folder}"]) == 2
-    assert "already holds a sweep: continue it with" in capsys.readouterr().err
+    resume = f"pld-ray sweep --resume='{folder}'"
+    assert f"already holds a sweep: continue it with `{resume}`" in capsys.readouterr().err
     assert main(["sweep", f"--resume={folder}"]) == 2
     assert "continue it with the version that began it (7.0)" in capsys.readouterr().err
     (folder / "sweep.json").write_text("{")
