@@ -33,7 +33,7 @@ demo-pixels: setup  ## the same from two cameras, an hour and a quarter; needs a
 circle: setup  ## a residual for each embedded task, distilled into the base policy; outputs/circle
 	@$(RUN) $(BIN)/python -m experiments.circle --output_dir=outputs/circle --seed=$(SEED)
 
-test: setup  ## static checks and every test but the slow learning runs
+test: setup  ## static checks and every test but those of test-learning and test-chaos
 	@$(RUN) $(BIN)/ruff check .
 	@$(RUN) $(BIN)/ruff format --check .
 	@$(RUN) $(BIN)/lint-imports --no-logo --no-cache
@@ -53,7 +53,7 @@ lint: setup
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache
 
-bench: setup  ## every benchmark, one after the other
+bench: setup  ## the benchmarks that need nothing else, one after the other
 	@for b in cli learner replay env pool scale tracking sweep data human chunked sharded; do $(RUN) $(BIN)/python experiments/benchmarks/$$b.py --json || exit 1; done
 
 clean:  ## remove the environment; what runs have written under outputs/ stays

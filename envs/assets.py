@@ -41,6 +41,7 @@ def resolve_assets(suite: str, assets: str | Path | None = None) -> Path:
 
     Raises:
         AssetsIncompleteError: a file is missing; names it, the number of missing ones and the fix.
+            Or the hub does not give them.
     """
     named = assets if assets is not None else os.environ.get(ASSETS_VARIABLE) or None
     if named == HUB:
@@ -97,4 +98,11 @@ def _complete(suite: str, folder: Path) -> Path:
 def _download() -> Path:
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(HUB_REPOSITORY, repo_type="dataset"))
+    try:
+        return Path(snapshot_download(HUB_REPOSITORY, repo_type="dataset"))
+    except Exception as error:  # the hub client's, the HTTP library's or the system's
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise AssetsIncompleteError(
+            f"LIBERO's assets cannot be had from the hub ({HUB_REPOSITORY}: {reason}): check the "
+            "network, or name a folder that has them."
+        ) from error

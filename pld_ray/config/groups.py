@@ -58,8 +58,9 @@ class EnvConfig:
     )
     assets: str | None = option(
         None,
-        "Folder of LIBERO's assets; None is `PLD_RAY_LIBERO_ASSETS`, else the installed "
-        "package's; `hub` downloads them.",
+        "Folder of LIBERO's assets; None is `PLD_RAY_LIBERO_ASSETS`, else what LIBERO's own "
+        "configuration names, else the installed package's; `hub` downloads them, with "
+        "HF_HUB_OFFLINE=0 before the command.",
         path="folder",
         values=("hub",),
     )
@@ -290,4 +291,4 @@ class TrackingConfig:
         None, "Tracking URI; None is a sqlite file in the run's parent folder."
     )
     experiment: str = option("pld-ray", "MLflow experiment.")
-    run_name: str | None = option(None, "Name of the run; None is task and seed.")
+    run_name: str | None = option(None, "Name; None is task and seed, of a fine-tuning `finetune` and seed.")

@@ -78,7 +78,8 @@ class TrainConfig:
     )
     offline_cache: str | None = option(
         None,
-        "Folder of collected base-policy data; None is `cache/<task>` beside the run's folder.",
+        "Folder of collected base-policy data; None is `cache/<task>-<digest of all that shapes "
+        "it>` beside the run's folder.",
         path="new",
     )
     demo_path: list[str] = option(

@@ -91,7 +91,8 @@ class SweepConfig:
         {},
         "Dotted key -> domain: `{grid: [...]}`, `{choice: [...]}`, `{uniform: [low, high]}`, "
         "`{loguniform: [low, high]}`, `{quniform: [low, high, step]}`, `{randint: [low, "
-        'high]}`. Keys that change together are one entry, `"a, b": {grid: [[1, 2], [3, 4]]}`.',
+        "high]}`, `{qloguniform: [low, high, step]}`, `{qrandint: [low, high, step]}`. "
+        'Keys that change together are one entry, `"a, b": {grid: [[1, 2], [3, 4]]}`.',
     )
     variants: dict[str, Any] = option(
         {}, "Named sets of changes, each tried: name -> {dotted key: value}."
@@ -138,7 +139,9 @@ class SweepConfig:
     )
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     ray_address: str | None = option(
-        None, "A running Ray cluster (`auto`, `host:port`); None starts a local one."
+        None,
+        "A running Ray cluster (`auto`, `host:port`); None is that of RAY_ADDRESS, and without one, "
+        "as with `local`, a Ray is started here.",
     )
 
     def folder(self) -> pathlib.Path:

@@ -89,6 +89,15 @@ def test_only_the_word_hub_downloads(monkeypatch, tmp_path):
     assert asked == [("lerobot/libero-assets", "dataset")] * 2
 
 
+def test_what_the_hub_does_not_give_is_one_sentence(monkeypatch, tmp_path):
+    """With the real client, kept from the network as every command keeps it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(AssetsIncompleteError, match="libero-assets: .*'HF_HUB_OFFLINE=0'") as told:
+        resolve_assets("libero_object", "hub")
+    assert "\n" not in str(told.value)
+
+
 def test_libero_90_names_a_file_missing_on_load(libero_assets):
     env = LiberoEnv(
         "libero_90",

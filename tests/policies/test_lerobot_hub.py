@@ -60,6 +60,7 @@ def offline(tmp_path, cache, path):
 def test_a_hub_name_offline_is_one_clear_error(tmp_path):
     message = offline(tmp_path, tmp_path / "hub", "someone/act")
     assert message.startswith("base policy 'someone/act' is not a directory here and cannot be had")
+    assert "set 'HF_HUB_OFFLINE=0'" in message
     assert "--local-dir DIR" in message
     assert "\n" not in message
 
