@@ -291,4 +291,6 @@ class TrackingConfig:
         None, "Tracking URI; None is a sqlite file in the run's parent folder."
     )
     experiment: str = option("pld-ray", "MLflow experiment.")
-    run_name: str | None = option(None, "Name; None is task and seed, of a fine-tuning `finetune` and seed.")
+    run_name: str | None = option(
+        None, "Name; None is task and seed, of a fine-tuning `finetune` and seed."
+    )

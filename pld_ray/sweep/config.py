@@ -140,8 +140,8 @@ class SweepConfig:
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     ray_address: str | None = option(
         None,
-        "A running Ray cluster (`auto`, `host:port`); None is that of RAY_ADDRESS, and without one, "
-        "as with `local`, a Ray is started here.",
+        "A running Ray cluster (`auto`, `host:port`); None is that of RAY_ADDRESS, and without "
+        "one, as with `local`, a Ray is started here.",
     )
 
     def folder(self) -> pathlib.Path:

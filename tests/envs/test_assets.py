@@ -93,7 +93,7 @@ def test_what_the_hub_does_not_give_is_one_sentence(monkeypatch, tmp_path):
     """With the real client, kept from the network as every command keeps it."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(AssetsIncompleteError, match="libero-assets: .*'HF_HUB_OFFLINE=0'") as told:
+    with pytest.raises(AssetsIncompleteError, match=r"libero-assets: .*'HF_HUB_OFFLINE=0'") as told:
         resolve_assets("libero_object", "hub")
     assert "\n" not in str(told.value)
 
