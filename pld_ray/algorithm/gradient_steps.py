@@ -33,8 +33,6 @@ class GradientSteps:
         params: `LearnerParams`.
         seed: of the update's own generator; the global one is never used.
         trained: name -> the parameters that the loss of this name trains.
-        q_bounds: lowest and highest return that the reward allows; Q outside counts as
-            `q_out_of_bound`. None takes `params.value_range`.
         active_share: fraction of action dimensions that carry a residual.
         checks_at_once: losses looked at together, see above; None chooses by device.
         all_reduce: averages gradients over several learners, in place; None is a single one.
@@ -52,7 +50,6 @@ class GradientSteps:
         params: Any,
         seed: int,
         trained: Mapping[str, Sequence[nn.Parameter]],
-        q_bounds: tuple[float, float] | None = None,
         active_share: float = 1.0,
         checks_at_once: int | None = None,
         all_reduce: AllReduce | None = None,
@@ -70,8 +67,7 @@ class GradientSteps:
         self.updates = 0
         self.checks = LossChecks(self.device, checks_at_once)
         self.all_reduce = all_reduce
-        low, high = q_bounds or params.value_range
-        self.metrics = UpdateMetrics((low, high), active_share)
+        self.metrics = UpdateMetrics(params.value_range, active_share)
         self.optimizers = dict(optimizers)
         self.trained = {name: list(group) for name, group in trained.items()}
         self._added: dict[str, tuple[list[Tensor], Tensor]] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,12 +14,13 @@ class UpdateMetrics:
     """Keeps what the updates hand over and reduces it many updates at a time.
 
     Args:
-        q_bounds: lowest and highest return that the reward allows.
+        value_range: lowest and highest return that the reward allows; Q outside counts as
+            `q_out_of_bound`.
         active_share: fraction of action dimensions that carry a residual.
     """
 
-    def __init__(self, q_bounds: tuple[float, float], active_share: float) -> None:
-        low, high = q_bounds
+    def __init__(self, value_range: Sequence[float], active_share: float) -> None:
+        low, high = value_range
         # recorded tensor -> metrics, each from [updates, elements] to [updates]
         self._derived: dict[str, dict[str, Callable[[Tensor], Tensor]]] = {
             "q": {

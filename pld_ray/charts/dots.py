@@ -25,6 +25,8 @@ from pld_ray.charts.svg import (
 
 SWARM = 5
 """Dots side by side; more of them lie over one another."""
+APART = 5
+"""Pixels; two dots closer than this would hide one another."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _draw_row(row: DotRow, x: Scale, y: float, left: float, wide: bool, width: i
     dots = sorted(
         [(x(v), True) for v in row.values if math.isfinite(v)] + [(x(v), False) for v in row.hollow]
     )
-    shifts = swarm([place for place, _ in dots], 5)
+    shifts = swarm([place for place, _ in dots])
     parts += [
         dot(place, y + shift, 3.5, dot_class(complete))
         for (place, complete), shift in zip(dots, shifts, strict=True)
@@ -112,19 +114,18 @@ def dot_class(complete: bool) -> str:
     return "dot faint" if complete else "hollow"
 
 
-def swarm(places: Sequence[float], radius: float) -> list[float]:
+def swarm(places: Sequence[float]) -> list[float]:
     """Sideways shifts that keep dots at (nearly) one place apart: 0, then +, -, ++ and so on.
 
     Args:
         places: ascending, in pixels.
-        radius: two dots closer than this would hide one another.
     """
     shifts: list[float] = []
     run = 0
     for i, place in enumerate(places):
-        run = run + 1 if i and place - places[i - run - 1] < radius else 0
+        run = run + 1 if i and place - places[i - run - 1] < APART else 0
         turn = run % SWARM
-        shifts.append(radius * ((turn + 1) // 2) * (1 if turn % 2 else -1))
+        shifts.append(APART * ((turn + 1) // 2) * (1 if turn % 2 else -1))
     return shifts
 
 

@@ -78,7 +78,7 @@ def line_chart(
         x = Scale(0, right, 46, width - (42 if marks else 14))
         y = Scale(*y_range, high - 46, 14)
         parts = [
-            y_axis(y, x.start, x.end, show_y, 6),
+            y_axis(y, x.start, x.end, show_y),
             x_axis(x, y.start, y.end, "environment steps", short_number, 9 if width == WIDE else 5),
         ]
         parts += [_draw_line(series, x, y, scope) for series in reversed(lines)]

@@ -51,7 +51,7 @@ def effect_panel(
     for place, (value, results) in enumerate(groups):
         parts.append(text(x(place), height - 28, clip(value, room), "tick", "middle", value))
         dots = sorted((y(success), complete) for success, complete in results)
-        shifts = swarm([at for at, _ in dots], 5)
+        shifts = swarm([at for at, _ in dots])
         parts += [
             dot(x(place) + shift, at, 3, dot_class(complete))
             for (at, complete), shift in zip(dots, shifts, strict=True)
@@ -94,7 +94,7 @@ def scatter_panel(
 
 def _panel(name: str, x: Scale, y: Scale, parts: Sequence[Markup], base: float | None) -> Markup:
     width, height = PANEL
-    frame = [y_axis(y, x.start, x.end, percent, 6)]
+    frame = [y_axis(y, x.start, x.end, percent)]
     if base is not None:
         frame.append(line(x.start, y(base), x.end, y(base), "base"))
     frame.append(text((x.start + x.end) / 2, height - 8, name, "axis", "middle"))

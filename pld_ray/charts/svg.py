@@ -15,6 +15,7 @@ from markupsafe import Markup
 COLOURS = 8
 WIDE, NARROW = 1040, 340
 """Widths in pixels; the page shows one of the two."""
+Y_TICKS = 6
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,10 @@ def x_axis(
     return Markup("").join(parts)
 
 
-def y_axis(
-    scale: Scale, left: float, right: float, show: Callable[[float], str], count: int
-) -> Markup:
+def y_axis(scale: Scale, left: float, right: float, show: Callable[[float], str]) -> Markup:
     """Horizontal grid lines with numbers on the left."""
     parts = []
-    for value in ticks(scale.low, scale.high, count):
+    for value in ticks(scale.low, scale.high, Y_TICKS):
         parts += [
             line(left, scale(value), right, scale(value), "grid"),
             text(left - 8, scale(value) + 4, show(value), "tick", "end"),

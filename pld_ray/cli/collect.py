@@ -144,6 +144,7 @@ def configured(args: argparse.Namespace) -> TrainConfig:
     from pld_ray.config.file import load_config, parse_flags, with_flags
     from pld_ray.config.keys import field_names
     from pld_ray.jobs.elsewhere import joined_now
+    from pld_ray.runs.layout import CONFIG_FILE
     from pld_ray.runs.run_dir import run_of_checkpoint
     from pld_ray.runs.trust import check_trusted
 
@@ -151,7 +152,7 @@ def configured(args: argparse.Namespace) -> TrainConfig:
         return load_config(TrainConfig, args.settings)
     run = run_of_checkpoint(args.checkpoint)
     config = run.load_config()
-    check_trusted(config, run.path / "config.yaml", args.trust)
+    check_trusted(config, run.path / CONFIG_FILE, args.trust)
     flags = parse_flags(args.settings, field_names(TrainConfig))
     if learnt := [f"--{key}" for key in flags if not key.startswith(OTHERWISE)]:
         raise ConfigError(

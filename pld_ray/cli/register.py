@@ -60,12 +60,13 @@ def best_run(folder: pathlib.Path) -> pathlib.Path:
         ConfigError: a sweep that has no best trial yet.
     """
     from pld_ray.config import ConfigError
+    from pld_ray.runs.layout import SUMMARY_FILE, SWEEP_FILE, trial_folder
 
-    if not (folder / "sweep.json").is_file():
+    if not (folder / SWEEP_FILE).is_file():
         return folder
     try:
-        best = json.loads((folder / "summary.json").read_text())["best"]
-        return folder / "trials" / str(best["trial"])
+        best = json.loads((folder / SUMMARY_FILE).read_text())["best"]
+        return trial_folder(folder, str(best["trial"]))
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{folder} is a sweep that is not over yet: give one of its trials/*"

@@ -55,7 +55,7 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
     """
     from pld_ray.config import ConfigError
     from pld_ray.config.acrlpd_train import command_of, config_class_of
-    from pld_ray.runs.layout import SWEEP_FILE
+    from pld_ray.runs.layout import METRICS_FILE, SWEEP_FILE
     from pld_ray.runs.listing import read_alone, read_config, read_sweep
     from pld_ray.runs.reading import latest_checkpoints, read_metrics
 
@@ -78,7 +78,7 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
         )
     listed = read_alone(folder)
     checkpoints = latest_checkpoints(folder)
-    last = read_metrics(folder / "metrics.jsonl", everything=True).last
+    last = read_metrics(folder / METRICS_FILE, everything=True).last
     command = command_of(config_class_of(config))
     return {
         **listed.as_json(),
@@ -125,9 +125,9 @@ def flatten(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def mlflow_record(folder: pathlib.Path) -> dict[str, str] | None:
     """Tracking URI and run id; None where the run was not tracked."""
-    from pld_ray.runs.layout import read_json
+    from pld_ray.runs.layout import MLFLOW_FILE, read_json
 
-    record = read_json(folder / "mlflow_run.json")
+    record = read_json(folder / MLFLOW_FILE)
     known = {"tracking_uri", "run_id"} <= record.keys()
     return {key: str(record[key]) for key in ("tracking_uri", "run_id")} if known else None
 
@@ -156,12 +156,12 @@ def next_commands(
     """What can be done with the folder now: verb -> command; `command` made the run."""
     import shlex
 
+    from pld_ray.runs.layout import POLICY_FOLDER, sweep_around
+
     path = shlex.quote(str(folder))
     commands = {}
-    sweep = folder.resolve().parent.parent
-    in_sweep = folder.resolve().parent.name == "trials" and (sweep / "sweep.json").is_file()
     if state in ("interrupted", "failed", "never started"):
-        if in_sweep:
+        if (sweep := sweep_around(folder)) is not None:
             commands["resume"] = f"pld-ray sweep --resume={shlex.quote(str(sweep))}"
         else:
             commands["resume"] = f"pld-ray {'sweep' if is_sweep else command} --resume={path}"
@@ -169,7 +169,7 @@ def next_commands(
         (name for name in ("best", "final", *checkpoints) if name in checkpoints), None
     )
     if evaluated is not None and command == "finetune":
-        policy = f"{path}/checkpoints/{evaluated}/policy"
+        policy = f"{path}/checkpoints/{evaluated}/{POLICY_FOLDER}"
         commands["learn on"] = f"pld-ray train --policy.path={policy}"
     elif evaluated is not None:
         commands["evaluate"] = f"pld-ray eval --checkpoint={path}/checkpoints/{evaluated}"

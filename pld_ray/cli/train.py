@@ -174,6 +174,7 @@ def resumed_config(
     from pld_ray.config.file import parse_flags, with_flags
     from pld_ray.config.keys import field_names
     from pld_ray.jobs.elsewhere import joined_now, with_absolute_store
+    from pld_ray.runs.layout import CONFIG_FILE
     from pld_ray.runs.run_dir import RunDir
     from pld_ray.runs.trust import check_trusted, remember
 
@@ -186,7 +187,7 @@ def resumed_config(
             f"--resume takes the run's own configuration; remove {', '.join(others)} "
             f"(only --{', --'.join(anew[:-1])} and --{anew[-1]} can be given anew)"
         )
-    check_trusted(config, RunDir(resume).path / "config.yaml", trust)
+    check_trusted(config, RunDir(resume).path / CONFIG_FILE, trust)
     resumed = with_flags(joined_now(config), flags)
     if "tracking.uri" in flags:
         resumed = with_absolute_store(resumed)

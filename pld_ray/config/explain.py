@@ -93,7 +93,7 @@ def _field_text(found: Field, config_class: Any) -> str:
         rows["values"] = ", ".join(values)
     if declared.within != "(-inf, inf)":
         rows["range"] = f"{declared.within} {declared.unit}".rstrip()
-    lines = [found.key, *_wrapped(declared.meaning, "  "), ""]
+    lines = [found.key, *_wrapped(declared.meaning), ""]
     lines += [f"  {title:8} {text}" for title, text in rows.items()]
     for source, names in called_elsewhere(found.key).items():
         lines.append(f"  {'called':8} {', '.join(names)} by {source}")
@@ -108,7 +108,7 @@ def _field_text(found: Field, config_class: Any) -> str:
 def _group_text(found: Field, fields: dict[str, Field]) -> str:
     inside = [f for key, f in fields.items() if key.rpartition(".")[0] == found.key]
     width = max(len(f.key) for f in inside)
-    lines = [found.key, *_wrapped(found.option.meaning, "  "), ""]
+    lines = [found.key, *_wrapped(found.option.meaning), ""]
     room = max(24, WIDTH - width - 4)
     for member in inside:
         text = textwrap.shorten(member.meaning, room, placeholder="...")
@@ -116,8 +116,8 @@ def _group_text(found: Field, fields: dict[str, Field]) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _show(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -268,6 +268,11 @@ def open_datasets(path: str | pathlib.Path) -> list[Dataset]:
     if (root / v3.INFO_PATH).exists() or not inside:
         return [Dataset(root)]
     return [Dataset(info.parents[1]) for info in inside]
+
+
+def open_all(paths: Iterable[str | pathlib.Path]) -> list[Dataset]:
+    """Every dataset of several paths, see `open_datasets`."""
+    return [dataset for path in paths for dataset in open_datasets(path)]
 
 
 def as_numpy(column: pa.ChunkedArray, width: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from markupsafe import Markup
 
+from pld_ray.charts.numbers import percent
 from pld_ray.charts.page import style_sheet, templates
 from pld_ray.charts.panels import course_panel
 from pld_ray.data.summary import DatasetSummary
@@ -72,7 +73,7 @@ def facts(summary: DatasetSummary) -> dict[str, str]:
     return {
         "episodes": str(len(lengths)),
         "frames": f"{lengths.sum()} at {dataset.fps:g} per second, {seconds / 60:.1f} minutes",
-        "success": "not recorded" if share is None else f"{100 * share:.0f} %",
+        "success": "not recorded" if share is None else percent(share),
         "length": f"{lengths.min()} to {lengths.max()} frames, median {median}",
         "cameras": ", ".join(cameras) or "none",
         "task": ", ".join(tasks[:5]) + (f" and {len(tasks) - 5} more" if len(tasks) > 5 else ""),

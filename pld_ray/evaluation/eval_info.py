@@ -20,8 +20,7 @@ from envs.suites import find_task
 from pld_ray.config import EnvConfig
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.files.atomic import write_atomically
-from pld_ray.files.manifest import MANIFEST_FILE
-from pld_ray.runs.layout import read_json
+from pld_ray.runs.layout import checkpoint_checksum
 from pld_ray.statistics import wilson_interval
 
 
@@ -49,7 +48,7 @@ def in_task(
 
 def of_checkpoint(path: pathlib.Path) -> dict[str, Any]:
     """For `extra`: which checkpoint was played, by its place and by its manifest's checksum."""
-    return {"checkpoint": str(path), "checksum": read_json(path / MANIFEST_FILE).get("checksum")}
+    return {"checkpoint": str(path), "checksum": checkpoint_checksum(path)}
 
 
 def write_eval_info(

@@ -24,7 +24,7 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.start_check import check_start
-from pld_ray.data.dataset import open_datasets
+from pld_ray.data.dataset import open_all
 from pld_ray.data.demonstrations import (
     EpisodeFacts,
     Wanted,
@@ -156,7 +156,7 @@ def check_demonstrations(config: TrainConfig, algorithm: OffPolicyConfig, wanted
     capacity = math.ceil(params.offline_capacity / max(1, config.runners.num_learners))
     only_successes = config.demo_episodes == "successes"
     facts = []
-    datasets = [dataset for path in config.demo_path for dataset in open_datasets(path)]
+    datasets = open_all(config.demo_path)
     for dataset in datasets:
         check_fits(dataset, wanted)
     if datasets:

@@ -19,9 +19,8 @@ from pld_ray.algorithm.classification import (
     precision_recall,
     split_by_episode,
 )
-from pld_ray.config import ConfigError
 from pld_ray.config.classifier import ClassifierConfig
-from pld_ray.data.dataset import Dataset, open_datasets
+from pld_ray.data.dataset import Dataset, open_all
 from pld_ray.data.episode_columns import FINAL, restored
 from pld_ray.data.errors import DataError
 from pld_ray.files.atomic import write_atomically
@@ -31,6 +30,7 @@ from pld_ray.networks.reward_classifier import (
     TrainedClassifier,
     load_classifier,
 )
+from pld_ray.runs.new_folder import check_empty
 
 LABEL = "next.success"
 PICTURE_FILE = "precision_recall.png"
@@ -58,7 +58,7 @@ def read_frames(paths: Sequence[str | pathlib.Path], cameras: Sequence[str] = ()
     images: dict[str, list[np.ndarray]] = {}
     success: list[np.ndarray] = []
     episode: list[np.ndarray] = []
-    for dataset in [each for path in paths for each in open_datasets(path)]:
+    for dataset in open_all(paths):
         cameras = list(cameras) or dataset.cameras
         if not cameras:
             raise DataError(f"{dataset.root} has no cameras: collect it with --env.cameras=[image]")
@@ -126,8 +126,7 @@ def train_classifier(
         DataError: the datasets cannot be learnt from.
     """
     folder = pathlib.Path(config.output_dir)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"output_dir={folder} holds something already: give a new folder")
+    check_empty(folder, "output_dir")
     frames = read_frames(config.dataset, config.cameras)
     try:
         rng = np.random.default_rng(config.seed)
@@ -180,7 +179,7 @@ def evaluate_classifier(
     """
     trained = load_classifier(folder)
     cameras = list(trained.network.shape.cameras)
-    for dataset in [each for path in paths for each in open_datasets(path)]:
+    for dataset in open_all(paths):
         shapes = {camera: dataset.shape(camera) for camera in dataset.cameras}
         trained.check_cameras(shapes, str(dataset.root))
     frames = read_frames(paths, cameras)

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from pld_ray.config import TrainConfig
 from pld_ray.data.episode_writer import CHECKSUM, EpisodeWriter, begun_in, check_goes_on
 from pld_ray.errors import UserError
-from pld_ray.files.manifest import MANIFEST_FILE
 from pld_ray.jobs.build import check_environment, running_algorithm
 from pld_ray.jobs.evaluate import load_whole
 from pld_ray.jobs.recording import recording_of
@@ -19,7 +18,7 @@ from pld_ray.rllib.of_run import algorithm_config
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rllib.stream_seed import RECORDED, stream_seed
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
-from pld_ray.runs.layout import read_json
+from pld_ray.runs.layout import checkpoint_checksum
 
 MAX_BARREN = 200
 """Episodes without one that counts, after which a recording gives up."""
@@ -92,8 +91,8 @@ def collect(
     check_environment(config, learns=False)
     about: dict[str, Any] = {"actor": actor, "checkpoint": None}
     if checkpoint is not None:  # `best` is another one after each better validation
-        manifest = read_json(checkpoint / MANIFEST_FILE)
-        about |= {"checkpoint": checkpoint.resolve().name, CHECKSUM: manifest.get("checksum")}
+        about["checkpoint"] = checkpoint.resolve().name
+        about[CHECKSUM] = checkpoint_checksum(checkpoint)
     if config.intervention.device != "none":
         about["device"] = config.intervention.device
     recording = recording_of(config, algorithm_config(config), **about)

@@ -21,7 +21,6 @@ from pld_ray.jobs.distill_evaluation import Say, evaluate_all
 from pld_ray.jobs.distill_inputs import (
     COLLECTED,
     FINETUNE,
-    POLICY,
     begin,
     check_folder,
     check_inputs,
@@ -38,7 +37,7 @@ from pld_ray.jobs.export import chosen
 from pld_ray.jobs.finetune import finetune
 from pld_ray.jobs.learners import check_gpus
 from pld_ray.rllib.stream_seed import RECORDED, stream_seed
-from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, read_json
+from pld_ray.runs.layout import CONFIG_FILE, POLICY_FOLDER, SUMMARY_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import check_trusted
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
@@ -119,7 +118,7 @@ def open_teachers(
         own = run.load_config()
         if type(own) is not TrainConfig or own.policy.type == "none":
             raise ConfigError(f"{path} is no residual run: give runs of pld-ray train")
-        check_trusted(own, run.path / "config.yaml", trust)
+        check_trusted(own, run.path / CONFIG_FILE, trust)
         own = joined_now(own)
         if own.env.environment_class is not None:
             raise ConfigError(f"{path}: {own.env.environment_class} has no suite to compare on")
@@ -235,7 +234,7 @@ def learn(
     say: Say,
 ) -> pathlib.Path:
     """The distilled policy's folder, `OUT/policy`."""
-    run, folder = RunDir(out / FINETUNE), out / POLICY
+    run, folder = RunDir(out / FINETUNE), out / POLICY_FOLDER
     if folder.is_dir():
         return folder
     summary = read_json(run.path / SUMMARY_FILE)
@@ -249,7 +248,8 @@ def learn(
         raise KeyboardInterrupt(f"stopped while fine-tuning: the same command goes on in {out}")
     partial = out / ".policy"
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(run.checkpoints / "final" / POLICY, partial, copy_function=shutil.copyfile)
+    learnt = run.checkpoints / "final" / POLICY_FOLDER
+    shutil.copytree(learnt, partial, copy_function=shutil.copyfile)
     partial.rename(folder)
     return folder
 

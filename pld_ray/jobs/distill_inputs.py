@@ -12,12 +12,12 @@ from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.episode_writer import PROGRESS_FILE, read_progress
 from pld_ray.files.atomic import write_json_atomically
 from pld_ray.files.manifest import MANIFEST_FILE
-from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE, SWEEP_FILE, read_json
+from pld_ray.runs.layout import CONFIG_FILE, POLICY_FOLDER, SUMMARY_FILE, SWEEP_FILE, read_json
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE
 
 INPUTS_FILE = "inputs.json"
-COLLECTED, FINETUNE, POLICY = "collected", "finetune", "policy"
+COLLECTED, FINETUNE = "collected", "finetune"
 """In the folder: the datasets, the run of fine-tuning, and the result."""
 ANOTHER = {CONFIG_FILE: "a run", SWEEP_FILE: "a sweep", MANIFEST_FILE: "a checkpoint"}
 """What lies in the folder of something else -> what that is."""
@@ -32,7 +32,7 @@ def check_folder(out: pathlib.Path) -> None:
         ConfigError: naming the folder, what it holds, and the fix.
     """
     there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    own = {INPUTS_FILE, COLLECTED, FINETUNE, POLICY} & set(there)
+    own = {INPUTS_FILE, COLLECTED, FINETUNE, POLICY_FOLDER} & set(there)
     held = next((what for name, what in ANOTHER.items() if name in there), None)
     if held is None and SUMMARY_FILE in there and not own:
         held = f"{SUMMARY_FILE}, and nothing of a distillation"
@@ -98,7 +98,7 @@ def check_leftovers(out: pathlib.Path, inputs: Facts, datasets: Sequence[str]) -
         ConfigError: policy or recordings are of another base policy or of other runs, or somebody
             took over while an episode was recorded.
     """
-    about = read_json(out / POLICY / PROVENANCE_FILE)
+    about = read_json(out / POLICY_FOLDER / PROVENANCE_FILE)
     known = {"base_policy": about.get("base_policy", {}).get("fingerprint")}
     if "distilled_from" in about:
         known["runs"] = about["distilled_from"]

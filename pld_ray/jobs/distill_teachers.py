@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pld_ray.config import ConfigError, TrainConfig
-from pld_ray.files.manifest import MANIFEST_FILE
 from pld_ray.jobs.export import chosen
 from pld_ray.policies.checkpoint import open_checkpoint
 from pld_ray.rllib.trained_base import check_trained_on
 from pld_ray.rollout.factory import for_evaluation
-from pld_ray.runs.layout import CONFIG_FILE, read_json
+from pld_ray.runs.layout import CONFIG_FILE, checkpoint_checksum
 from pld_ray.runs.run_dir import RunDir
 
 NOT_PLAYED = {"tokenizer_path", "features"}
@@ -43,7 +42,7 @@ class Teacher:
         return {
             "path": str(self.run.path),
             "checkpoint": self.checkpoint.name,
-            "checksum": read_json(self.checkpoint / MANIFEST_FILE).get("checksum"),
+            "checksum": checkpoint_checksum(self.checkpoint),
         }
 
 

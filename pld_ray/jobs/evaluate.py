@@ -21,6 +21,7 @@ from pld_ray.jobs.elsewhere import joined_now, other_cluster
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.rollout.entry_point import can_be_filmed
 from pld_ray.rollout.factory import steps_per_second
+from pld_ray.runs.layout import CONFIG_FILE, EVAL_INFO_FILE
 from pld_ray.runs.run_dir import older_checkpoint, run_of_checkpoint
 from pld_ray.runs.trust import check_trusted
 
@@ -58,7 +59,7 @@ def evaluate_checkpoint(
     """
     run = run_of_checkpoint(checkpoint)
     config = run.load_config()
-    check_trusted(config, run.path / "config.yaml", trust)
+    check_trusted(config, run.path / CONFIG_FILE, trust)
     config = joined_now(config, ray_address)
     held = config.evaluation.held_states
     n_episodes = held if n_episodes is None else n_episodes
@@ -73,7 +74,7 @@ def evaluate_checkpoint(
         check_videos(config, videos)
     folder = pathlib.Path(output_dir or run.path / "eval" / pathlib.Path(checkpoint).name)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "eval_info.json"
+    path = folder / EVAL_INFO_FILE
     with running_algorithm(config, learns=False) as algorithm:
         load_whole(algorithm, pathlib.Path(checkpoint).resolve())
         played = play(algorithm, n_episodes, parity)

@@ -27,16 +27,14 @@ from pld_ray.policies import base_policy_fingerprint
 from pld_ray.policies.actors import load_actor, write_actor
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
-from pld_ray.policies.spaces import describe_space
+from pld_ray.policies.spaces import describe_spaces, shapes_of
 from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.trained_base import check_trained_on
 from pld_ray.rollout.factory import env_maker, task_instructions
-from pld_ray.runs.layout import CONFIG_FILE
+from pld_ray.runs.layout import BEST, CONFIG_FILE, POLICY_FOLDER
+from pld_ray.runs.new_folder import check_empty
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.trust import check_trusted
-
-POLICY = "policy"
-"""Of a distillation's folder and of a checkpoint of fine-tuning: a policy as LeRobot loads it."""
 
 
 def export(
@@ -67,15 +65,14 @@ def export(
             nobody is logged in to the hub.
         CheckpointError: the checkpoint is damaged.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--to={folder} holds something already: give a new folder")
+    check_empty(folder, "--to")
     if push_to is not None:
         check_login(push_to)
-    is_distilled = not (run_dir / CONFIG_FILE).is_file() and (run_dir / POLICY).is_dir()
+    is_distilled = not (run_dir / CONFIG_FILE).is_file() and (run_dir / POLICY_FOLDER).is_dir()
     with undone_unless(folder, lambda: False):
         if is_distilled and name is None:
             checkpoint = run_dir
-            copy_policy(run_dir / POLICY, folder)
+            copy_policy(run_dir / POLICY_FOLDER, folder)
         else:
             run = RunDir(run_dir)
             config = run.load_config(object)
@@ -94,7 +91,7 @@ def write(checkpoint: pathlib.Path, config: Any, folder: pathlib.Path) -> None:
     """The policy of a checkpoint; see `export`."""
     if isinstance(config, FinetuneConfig):
         check_manifest(checkpoint)
-        copy_policy(checkpoint / POLICY, folder)
+        copy_policy(checkpoint / POLICY_FOLDER, folder)
     elif isinstance(config, ACRLPDTrainConfig):
         write_chunked(checkpoint, config, folder)
     else:
@@ -124,8 +121,7 @@ def write_chunked(
     if seeing is not None:
         write_actor(networks.ema_actor, folder)
         return
-    shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
-    write_policy(folder, ChunkPolicy(networks, shapes), tasks)
+    write_policy(folder, ChunkPolicy(networks, shapes_of(spaces)), tasks)
 
 
 def write_base_and_residual(
@@ -159,11 +155,7 @@ def describe_environment(config: TrainConfig) -> dict[str, Any]:
     made: Any = env_maker(settings)()
     with contextlib.closing(made) as env:
         (task,) = task_instructions(settings)
-        return {
-            "observations": {k: describe_space(s) for k, s in env.observation_space.spaces.items()},
-            "actions": describe_space(env.action_space),
-            "task": task,
-        }
+        return {**describe_spaces(env.observation_space, env.action_space), "task": task}
 
 
 def chosen(run: RunDir, name: str | None) -> pathlib.Path:
@@ -174,7 +166,7 @@ def chosen(run: RunDir, name: str | None) -> pathlib.Path:
     """
     if name is not None:
         return run.checkpoint_named(name)
-    best = run.checkpoints / "best"
+    best = run.checkpoints / BEST
     found = best if best.is_dir() else run.latest_checkpoint()
     if found is None:
         raise ConfigError(f"{run.path} has no checkpoint yet: wait for one, or train on")

@@ -16,12 +16,12 @@ from pld_ray.data.training_windows import Episode, TrainingWindows, find_episode
 from pld_ray.evaluation.policy_player import PolicyPlayer
 from pld_ray.files.lock import Owner
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
-from pld_ray.jobs.finetune_loop import POLICY_FOLDER, FinetuneLoop, Stop
+from pld_ray.jobs.finetune_loop import FinetuneLoop, Stop
 from pld_ray.jobs.learners import StopFile, begin_rank, first_writes, this_rank, train_together
 from pld_ray.jobs.open_tracker import open_tracker, told_of_end
 from pld_ray.options import with_absolute_paths
 from pld_ray.policies.checkpoint import PolicyCheckpoint
-from pld_ray.runs.layout import PROGRESS_FILE, read_json
+from pld_ray.runs.layout import POLICY_FOLDER, PROGRESS_FILE, read_json
 from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.sharded.policy_folder import PROVENANCE_FILE

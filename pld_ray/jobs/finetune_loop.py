@@ -35,6 +35,7 @@ from pld_ray.runs.layout import (
     CONFIG_FILE,
     LOG_FILE,
     METRICS_FILE,
+    POLICY_FOLDER,
     PROGRESS_FILE,
 )
 from pld_ray.runs.run_dir import RunDir
@@ -43,8 +44,8 @@ from pld_ray.sharded.policy_folder import write_policy_folder
 from pld_ray.sharded.trainer import Trainer, ValidationBatches, batches_from
 from pld_ray.tracking.mlflow_run import MlflowRun
 
-POLICY_FOLDER, COMPONENTS = "policy", "components"
-"""In a checkpoint: the averaged policy as LeRobot loads it, and what training goes on from."""
+COMPONENTS = "components"
+"""In a checkpoint: what training goes on from."""
 RECORD_UPDATES = 50
 
 

@@ -23,6 +23,7 @@ from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.rllib.off_policy import OffPolicy
+from pld_ray.runs.layout import CONFIG_FILE
 from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.runs.status import FINISHED, INTERRUPTED
@@ -68,7 +69,7 @@ def train(
         run.check_new()
         remember([config])
     else:
-        check_trusted(config, run.path / "config.yaml", trust)
+        check_trusted(config, run.path / CONFIG_FILE, trust)
     start.step("environment and base policy")
     check_environment(config, resumes=resume is not None)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
@@ -79,7 +80,8 @@ def train(
                     run.keep_config(config)
                 if named is None and offline_stage.is_due(config, run):
                     if not learnt_offline(config, run, resumes, start):
-                        return stopped_offline(run)
+                        run.set_status(INTERRUPTED)
+                        return stopped(run, run.latest_checkpoint())
                     resumes = True
                 return _train(config, run, resumes, named, preset, start)
         finally:
@@ -131,12 +133,11 @@ def learnt_offline(config: Any, run: RunDir, resumes: bool, start: StartUp) -> b
         return offline_stage.learn_offline(config, run, resumes)
 
 
-def stopped_offline(run: RunDir) -> dict[str, Any]:
-    """What is said of a run that was stopped before its first environment step."""
-    saved = run.latest_checkpoint()
-    run.set_status(INTERRUPTED)
-    print(f"saved {saved}\n{continuing(run)}")
-    return {"env_steps": 0, "checkpoint": str(saved)}
+def stopped(run: RunDir, saved: pathlib.Path | None, env_steps: int = 0) -> dict[str, Any]:
+    """Say how to go on from the newest checkpoint; returns what `train` does of such a run."""
+    print(f"saved {saved}" if saved else "nothing was saved yet")
+    print(continuing(run))
+    return {"env_steps": env_steps, "checkpoint": str(saved)}
 
 
 def continuing(run: RunDir) -> str:
@@ -225,11 +226,13 @@ class _Job:
                     states = self.config.evaluation.held_states
                     print(f"[evaluate] {states} held init states", flush=True)
                     return self.loop.finish(self.started)
-                return self._stopped(self.loop.save("interrupted"))
+                saved = self.loop.save("interrupted")
+                return stopped(self.run_dir, saved, self.loop.algorithm.env_steps)
             except LearnerLostError as error:
                 if self._loop is not None and self._loop.stop_requested:
                     self.logger.warning("%s; the run was to stop", error)
-                    return self._stopped(self.run_dir.latest_checkpoint())
+                    newest = self.run_dir.latest_checkpoint()
+                    return stopped(self.run_dir, newest, self.loop.algorithm.env_steps)
                 failures += 1
                 if failures > self.config.max_failures:
                     raise RunError(
@@ -241,12 +244,6 @@ class _Job:
                 print(f"{error}; going on from the last checkpoint", flush=True)
                 self.stop()
                 restore, checkpoint = True, None
-
-    def _stopped(self, saved: pathlib.Path | None) -> dict[str, Any]:
-        """Say how to go on from the newest checkpoint."""
-        said = f"saved {saved}" if saved else "nothing was saved yet"
-        print(f"{said}\n{continuing(self.run_dir)}")
-        return {"env_steps": self.loop.algorithm.env_steps, "checkpoint": str(saved)}
 
     def stop(self) -> None:
         """End the algorithm's processes, and what writes beside it."""

@@ -301,7 +301,8 @@ class TrainingLoop:
             held["eval/held_base_success"] = base_success
         self.record(held, env_steps)
         title = f"{self.config.env.task.replace('_', ' ')}, seed {self.config.seed}"
-        plot_learning_curve(self.journal.rows(), run.path / CURVE_FILE, title=title)
+        curve, value_range = run.path / CURVE_FILE, self.config.algorithm.value_range
+        plot_learning_curve(self.journal.rows(), curve, title=title, value_range=value_range)
         summary = {
             "base_success": base_success,
             "residual_success": residual_success,

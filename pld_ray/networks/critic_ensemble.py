@@ -134,19 +134,13 @@ class CriticEnsemble(MixedPrecision):
         """Q of `outputs` or `otf_outputs`: the expectation of categorical members."""
         return outputs if self.num_atoms == 1 else outputs.exp() @ self.atoms
 
-    def otf(
-        self,
-        observation: Tensor,
-        base_action: Tensor,
-        actions: Tensor,
-        members: Tensor | None = None,
-    ) -> Tensor:
+    def otf(self, observation: Tensor, base_action: Tensor, actions: Tensor) -> Tensor:
         """Q [N, K, B] at K candidate actions [K, B, A] of the same B observations.
 
         The observation's part of the first layer is computed once for all candidates; gradients
         reach `actions` without passing through it.
         """
-        return self.value(self.otf_outputs(observation, base_action, actions, members))
+        return self.value(self.otf_outputs(observation, base_action, actions))
 
     def otf_outputs(
         self,
@@ -170,6 +164,15 @@ class CriticEnsemble(MixedPrecision):
             self._otf_part(shared, own_weight, part, later) for part in actions.split(together)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+    def logits_of(self, members: Tensor | None = None) -> Tensor | None:
+        """`reduction_logits` of these members [M] int64, or of all; None without learned ones."""
+        logits = self.reduction_logits
+        return logits if logits is None or members is None else logits[members]
+
+    def fixed_logits(self) -> Tensor | None:
+        """`reduction_logits` for a loss that does not train them."""
+        return None if self.reduction_logits is None else self.reduction_logits.detach()
 
     def _otf_part(
         self, shared: Tensor, own_weight: Tensor, actions: Tensor, later: Sequence[Layer]

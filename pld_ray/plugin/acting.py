@@ -14,7 +14,7 @@ from pld_ray.columns import BASE_ACTION
 from pld_ray.plugin.policy_folder import load_base, load_networks, read_settings
 from pld_ray.policies import BasePolicy, ChunkCache, PolicyDescription
 from pld_ray.policies.checkpoint import open_checkpoint
-from pld_ray.policies.spaces import make_space
+from pld_ray.policies.spaces import make_spaces
 from pld_ray.rollout.vector_env import add_base_policy, with_base_policy
 
 
@@ -133,10 +133,7 @@ def load_residual(folder: pathlib.Path, device: str = "cpu") -> ActingPolicy:
         FileNotFoundError: a file is missing.
     """
     settings = read_settings(folder)
-    observations = gym.spaces.Dict(
-        {key: make_space(space) for key, space in settings["observations"].items()}
-    )
-    actions = make_space(settings["actions"])
+    observations, actions = make_spaces(settings["observations"], settings["actions"])
     base = load_base(folder, settings, actions, device)
     spaces = with_base_policy(base, observations, actions)
     networks = load_networks(folder, settings, spaces, actions)

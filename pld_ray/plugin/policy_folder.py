@@ -48,7 +48,7 @@ def write_residual(
         folder: is made.
         state: of the networks, what acts.
         model_config: `params` and `tasks` of the networks.
-        environment: `observations` and `actions` (spaces, see `describe_space`) and `task`.
+        environment: `observations` and `actions` (spaces, see `describe_spaces`) and `task`.
         policy: the base policy.
 
     Returns:

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-
 from pld_ray.config.acrlpd import ACRLPDParams
-from pld_ray.policies.spaces import make_space
+from pld_ray.policies.spaces import make_spaces, shapes_of
 
 if TYPE_CHECKING:
     from pld_ray.policies.chunk_policy import ChunkPolicy
@@ -87,7 +85,7 @@ def make_player(
     """What plays in a pool's replica: candidates and their choice in one request.
 
     Args:
-        observations, actions: the environment's spaces, see `describe_space`.
+        observations, actions: the environment's spaces, see `describe_spaces`.
         params: of `ACRLPDParams`.
         seed: of the networks, until weights are taken.
         tasks: instructions.
@@ -99,13 +97,11 @@ def make_player(
 
     learnt = ACRLPDParams(**params)
     seeing = load_actor(learnt, tasks)
-    spaces = gym.spaces.Dict({key: make_space(space) for key, space in observations.items()})
-    box = make_space(actions)
+    spaces, box = make_spaces(observations, actions)
     networks = ChunkedNetworks.of_spaces(spaces, box, learnt, seed, seeing, tasks)
     networks.keep_what_acts()
     device = "cuda" if torch.cuda.is_available() else "cpu"  # a replica without a share sees none
-    shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
-    return ChunkPolicy(ready_to_act(networks, device), shapes, seed=())
+    return ChunkPolicy(ready_to_act(networks, device), shapes_of(spaces), seed=())
 
 
 def write_actor(actor: LeRobotActor, folder: Path) -> None:

@@ -22,14 +22,13 @@ from pld_ray.policies.checkpoint import (
     PolicyCheckpoint,
     open_checkpoint,
 )
-from pld_ray.policies.lerobot_names import environment_names, needed_features
 from pld_ray.policies.lerobot_network import (
     distinct_names,
     load_config,
     load_trainable_network,
     prefix_cache_bytes,
 )
-from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
+from pld_ray.policies.lerobot_processors import load_processors, names_and_shapes
 from pld_ray.policies.lerobot_sampling import FlowSampler, masked_mean
 
 FLOW_TYPES = ("pi0", "pi05", "smolvla")
@@ -139,10 +138,7 @@ def read_facts(path: str | Path, horizon: int) -> Facts:
             f"{file} has chunk_size={config.chunk_size}: algorithm.horizon={horizon} is more, "
             f"lower it to {config.chunk_size}"
         )
-    needed = needed_features(config)
-    saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in needed}
-    names = environment_names(needed, saved)
-    shapes = {name: needed[own] for name, own in names.items()}
+    names, shapes = names_and_shapes(checkpoint, config)
     action_dim = int(config.output_features["action"].shape[0])
     cameras = sum(len(shape) == 3 for shape in shapes.values())
     cache = prefix_cache_bytes(checkpoint, cameras, config.tokenizer_max_length)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from pld_ray.policies.checkpoint import CONFIG, folder_fingerprint, open_checkpoint
-from pld_ray.policies.lerobot_names import NamedFeatures, environment_names, needed_features
+from pld_ray.policies.lerobot_names import NamedFeatures
 from pld_ray.policies.lerobot_network import DTYPES, load_config, load_network
-from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
+from pld_ray.policies.lerobot_processors import load_processors, names_and_shapes
 from pld_ray.policies.lerobot_rtc import enable_rtc, grouped
 from pld_ray.policies.lerobot_sampling import chosen_feature_dim, make_sampler
 from pld_ray.policies.protocol import BATCH_ROWS, PolicyDescription, Prediction
@@ -105,11 +105,7 @@ class LeRobotBasePolicy:
             self._sampler.compile()
         self._device = torch.device(device)
 
-        needed = needed_features(config)
-        # by default the names that it was trained with, as far as they are still used
-        saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in needed}
-        self._policy_names = environment_names(needed, rename_map or saved)
-        shapes = {env: needed[own] for env, own in self._policy_names.items()}
+        self._policy_names, shapes = names_and_shapes(checkpoint, config, rename_map)
         self.input_features: dict[str, tuple[int, ...]] = NamedFeatures(shapes, self._policy_names)
         self.batch_rows = batch_rows
         self.action_dim = int(config.output_features["action"].shape[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lerobot.configs import PreTrainedConfig
 from lerobot.policies import make_pre_post_processors
 
 from pld_ray.policies.checkpoint import CONFIG, PREPROCESSOR, PolicyCheckpoint
-from pld_ray.policies.lerobot_names import needed_features
+from pld_ray.policies.lerobot_names import environment_names, needed_features
 
 RENAME, TOKENIZER, DEVICE = (
     "rename_observations_processor",
@@ -83,8 +84,29 @@ def _try_processors(processors: tuple[Any, Any], config: Any, checkpoint: Policy
         )
 
 
-def saved_rename_map(checkpoint: PolicyCheckpoint) -> dict[str, str]:
-    """The renaming that the checkpoint was trained with."""
+def names_and_shapes(
+    checkpoint: PolicyCheckpoint, config: Any, rename_map: Mapping[str, str] | None = None
+) -> tuple[dict[str, str], dict[str, tuple[int, ...]]]:
+    """What a policy needs: environment name -> its own name, environment name -> shape of a row.
+
+    Args:
+        checkpoint: its folder.
+        config: its configuration.
+        rename_map: environment name -> its name; None or empty is the one that it was trained with,
+            as far as its names are still used.
+
+    Raises:
+        ValueError: the map does not fit it.
+    """
+    needed = needed_features(config)
+    if not rename_map:
+        saved = _saved_rename_map(checkpoint)
+        rename_map = {env: own for env, own in saved.items() if own in needed}
+    names = environment_names(needed, rename_map)
+    return names, {env: needed[own] for env, own in names.items()}
+
+
+def _saved_rename_map(checkpoint: PolicyCheckpoint) -> dict[str, str]:
     for step in checkpoint.processor_steps(PREPROCESSOR):
         if step["registry_name"] == RENAME:
             return dict(step.get("config", {}).get("rename_map") or {})

@@ -9,6 +9,25 @@ import gymnasium as gym
 import numpy as np
 
 
+def describe_spaces(observations: gym.spaces.Dict, actions: gym.Space) -> dict[str, Any]:
+    """An environment's spaces as JSON: `observations` by name, and `actions`."""
+    described = {key: describe_space(space) for key, space in observations.spaces.items()}
+    return {"observations": described, "actions": describe_space(actions)}
+
+
+def make_spaces(
+    observations: Mapping[str, Any], actions: Mapping[str, Any]
+) -> tuple[gym.spaces.Dict, gym.spaces.Box]:
+    """What `describe_spaces` described."""
+    spaces = gym.spaces.Dict({key: make_space(space) for key, space in observations.items()})
+    return spaces, make_space(actions)
+
+
+def shapes_of(observations: gym.spaces.Dict) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of one observation."""
+    return {key: tuple(space.shape or ()) for key, space in observations.spaces.items()}
+
+
 def describe_space(space: Any) -> dict[str, Any]:
     """A Box as JSON."""
     return {

@@ -15,7 +15,7 @@ import numpy as np
 
 from pld_ray.jobs.export import chosen, write_base_and_residual
 from pld_ray.registry.success import known_success, lower_than_before
-from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.runs.layout import CONFIG_FILE, MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import check_sqlite, read_record
 from pld_ray.tracking.mlflow_store import (
     SENDING_ADVICE,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ALIAS = "best"
 MODEL_NAME = "policy"
 """Of the logged model on the run's page."""
-POLICY_FOLDER = "artifacts/policy"
+MODEL_POLICY = "artifacts/policy"
 """The LeRobot policy folder in an MLflow model."""
 STORE_ADVICE = ": give as tracking_uri the store that pld-ray register has printed"
 TRANSFER_TIMEOUT_S = 3600
@@ -99,7 +99,7 @@ def register_policy(
             f"with pld-ray export {folder} --to=DIR"
         )
     path = chosen(stored, checkpoint)
-    check_trusted(config, folder / "config.yaml", trust)
+    check_trusted(config, folder / CONFIG_FILE, trust)
     record = read_record(folder) or {}
     uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
     if uri is None or run is None:
@@ -112,7 +112,7 @@ def register_policy(
     with tempfile.TemporaryDirectory() as scratch:
         exported = pathlib.Path(scratch) / "policy"
         settings = write_base_and_residual(path, config, exported)
-        (exported / "config.yaml").write_bytes((folder / "config.yaml").read_bytes())
+        (exported / CONFIG_FILE).write_bytes((folder / CONFIG_FILE).read_bytes())
         try:
             with opened_store(uri, SENDING_ADVICE) as client:
                 return _register(client, uri, run, name, alias, exported, settings, path)
@@ -285,7 +285,7 @@ def load_policy(model_uri: str, tracking_uri: str) -> ActingPolicy:
                 local = mlflow.artifacts.download_artifacts(
                     artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri
                 )
-            return load_residual(pathlib.Path(local) / POLICY_FOLDER)
+            return load_residual(pathlib.Path(local) / MODEL_POLICY)
     except ConnectionError as error:
         raise ConfigError(f"{model_uri} cannot be loaded: {error}") from error
 

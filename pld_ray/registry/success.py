@@ -6,8 +6,13 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pld_ray.files.manifest import MANIFEST_FILE
-from pld_ray.runs.layout import BEST, EVAL_INFO_FILE, TRAINER_FILE, read_json
+from pld_ray.runs.layout import (
+    BEST,
+    EVAL_INFO_FILE,
+    TRAINER_FILE,
+    checkpoint_checksum,
+    read_json,
+)
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -24,7 +29,7 @@ def known_success(checkpoint: pathlib.Path) -> dict[str, str]:
     """
     found: dict[str, Any] = {}
     result = read_json(checkpoint.parents[1] / EVAL_INFO_FILE)
-    checksum = read_json(checkpoint / MANIFEST_FILE).get("checksum")
+    checksum = checkpoint_checksum(checkpoint)
     if checksum is not None and result.get("checksum") == checksum:
         overall = result["overall"]
         found = {"held_success": overall["pc_success"] / 100, "held_states": overall["n_episodes"]}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pld_ray.config import ConfigError
 from pld_ray.report.runs import Run
 from pld_ray.report.store import load_runs
-from pld_ray.runs.layout import MLFLOW_FILE
+from pld_ray.runs.layout import CONFIG_FILE, MLFLOW_FILE
 from pld_ray.tracking.mlflow_record import read_record
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -97,7 +97,7 @@ def locate(target: str, tracking_uri: str | None) -> tuple[str, str, pathlib.Pat
 
 
 def _hint(folder: pathlib.Path) -> str:
-    if (folder / "config.yaml").is_file():
+    if (folder / CONFIG_FILE).is_file():
         return (
             ": this run was not tracked (tracking.enabled=false, or it failed before it started); "
             "its metrics are in metrics.jsonl, see pld-ray show"

@@ -40,7 +40,6 @@ class Run:
     status: str
     """MLflow's: RUNNING, SCHEDULED, FINISHED, FAILED or KILLED."""
     start_ms: int | None
-    end_ms: int | None
     artifact_uri: str
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)

@@ -148,7 +148,6 @@ def _run(run: Any, points: dict[str, list[Any]]) -> Run:
         info.run_name or "",
         info.status,
         info.start_time,
-        info.end_time,
         info.artifact_uri or "",
         {**data.params, **changed},
         dict(data.tags),

@@ -98,7 +98,7 @@ def check_ours(path: pathlib.Path) -> None:
     head = path.read_bytes()[:4096] if path.is_file() else b""
     ours = {
         PAGE: f'<meta name="generator" content="{GENERATOR}">'.encode() in head,
-        PICTURE: _png_text("Software", SOFTWARE) in head,
+        PICTURE: _png_text(SOFTWARE) in head,
         TRIALS: head.startswith(",".join(tables.TRIAL_COLUMNS[:4]).encode()),  # any release's
         POINTS: head.startswith(",".join(tables.POINT_COLUMNS).encode()),
     }
@@ -109,9 +109,9 @@ def check_ours(path: pathlib.Path) -> None:
         )
 
 
-def _png_text(key: str, value: str) -> bytes:
-    """A PNG's text chunk, without its checksum."""
-    data = key.encode() + b"\0" + value.encode()
+def _png_text(software: str) -> bytes:
+    """A PNG's text chunk that names the software, without its checksum."""
+    data = b"Software\0" + software.encode()
     return struct.pack(">I", len(data)) + b"tEXt" + data
 
 

@@ -91,7 +91,3 @@ class ResidualSAC(OffPolicy):
         self.initialization_rows.append({"calql_steps": progress.calql_done, **row})
         if progress.calql_done >= wanted:
             self.begin_online()
-
-    def set_temperature(self, temperature: float) -> None:
-        """Put alpha, which is learnt from there on, to a value on every learner."""
-        self.learners.set_temperature(temperature)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, START, Columns
-from pld_ray.data.dataset import Dataset, open_datasets
+from pld_ray.data.dataset import Dataset, open_all, open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in, identity_of, recording_of
 from pld_ray.data.errors import DataError
 from pld_ray.options import same_places
@@ -52,7 +52,7 @@ def demonstrations_identity(config: OffPolicyConfig) -> list[str]:
 
 def datasets_of(config: OffPolicyConfig) -> list[Dataset]:
     """Every dataset of `demo_path`."""
-    return [dataset for path in config.demo_path for dataset in open_datasets(path)]
+    return open_all(config.demo_path)
 
 
 def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Columns]:

@@ -195,12 +195,9 @@ class OffPolicy(ReservesReplicas, Checkpoints):
 
     def restart(self) -> None:
         """Fresh episodes with the present weights; a resumed run does not repeat its episodes."""
-        progress = self.progress
         if self.phase != "collect":
-            self.runners.restart(stream_seed(ONLINE, self.config.seed or 0, progress.updates))
-        self.learners.set_residual_scale(progress.residual_scale)
-        self.runners.publish(self.learners)
-        progress.published_updates = progress.updates
+            self.runners.restart(stream_seed(ONLINE, self.config.seed or 0, self.progress.updates))
+        self.rounds.publish()
         if self.asynchronous is not None and self.phase == "online":
             self.asynchronous.start()
 

@@ -35,9 +35,13 @@ class Rounds:
         self.runners.deliver(request, progress, self.learners)
         if not self.pipelined:
             self._update()
-        self.learners.set_residual_scale(progress.residual_scale)  # of the steps that have come
+        self.publish()
+
+    def publish(self) -> None:
+        """Give the runners the present weights, and beta of the steps that have come."""
+        self.learners.set_residual_scale(self.progress.residual_scale)
         self.runners.publish(self.learners)
-        progress.published_updates = progress.updates
+        self.progress.published_updates = self.progress.updates
 
     def _update(self) -> None:
         """Settle the debt: utd gradient steps per stored environment step, exactly."""

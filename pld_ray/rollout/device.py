@@ -68,6 +68,20 @@ class Device(Protocol):
         """Let go of it; safe to call again."""
 
 
+def read_unpaused(
+    device: Device, on_wait: Callable[[], None], sleep: Callable[[float], None] = time.sleep
+) -> Reading:
+    """What the person does once they do not pause; see `DevicePerson` for the arguments.
+
+    Raises:
+        DeviceLostError: it has gone.
+    """
+    while (reading := device.read()).paused:
+        on_wait()
+        sleep(PAUSE_S)
+    return reading
+
+
 class DevicePerson:
     """An `Intervenor`: whoever holds the device at the only environment.
 
@@ -105,11 +119,7 @@ class DevicePerson:
         if self._device is None or not stepping[0]:
             return NOTHING
         try:
-            reading = self._device.read()
-            while reading.paused:
-                self.on_wait()
-                self._sleep(PAUSE_S)
-                reading = self._device.read()
+            reading = read_unpaused(self._device, self.on_wait, self._sleep)
         except DeviceLostError as error:
             log.warning("%s: nobody can intervene any more, training goes on without", error)
             self.close()

@@ -94,7 +94,7 @@ class Journal:
             gives_up: there are newer checkpoints, which are given up with all that was measured.
         """
         with self._lock:
-            rows = read_history(self.path) if self.path.is_file() else []
+            rows = self.rows()
             kept, left = split_at(rows, env_steps, updates, calql_steps)
             append_lines(self.restarts_path, left)
             self._note_restart({GIVEN_UP: env_steps} if gives_up else {})

@@ -6,6 +6,8 @@ import json
 import pathlib
 from typing import Any
 
+from pld_ray.files.manifest import MANIFEST_FILE
+
 CONFIG_FILE = "config.yaml"
 STATUS_FILE = "status.json"
 SUMMARY_FILE = "summary.json"
@@ -34,6 +36,8 @@ PROGRESS_FILE = "residual_sac.json"
 """In a checkpoint that is whole."""
 TRAINER_FILE = "trainer.json"
 """The training loop's own state in a checkpoint."""
+POLICY_FOLDER = "policy"
+"""In a checkpoint of fine-tuning and in a distillation's folder: a policy as LeRobot loads it."""
 BEST = "best"
 """Checkpoint with the highest validation success."""
 CANDIDATE = "candidate"
@@ -61,6 +65,13 @@ def run_around(path: pathlib.Path) -> pathlib.Path | None:
     return next((folder for folder in around if (folder / CONFIG_FILE).is_file()), None)
 
 
+def sweep_around(folder: pathlib.Path) -> pathlib.Path | None:
+    """The folder of the sweep of which a run's folder is a trial's."""
+    trials = folder.resolve().parent
+    is_trial = trials.name == TRIALS and (trials.parent / SWEEP_FILE).is_file()
+    return trials.parent if is_trial else None
+
+
 def read_json(path: pathlib.Path) -> dict[str, Any]:
     """A JSON object; empty where the file is missing or damaged."""
     try:
@@ -68,3 +79,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def checkpoint_checksum(checkpoint: pathlib.Path) -> str | None:
+    """Of its manifest; None where it has none."""
+    return read_json(checkpoint / MANIFEST_FILE).get("checksum")

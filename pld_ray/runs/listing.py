@@ -25,6 +25,7 @@ from pld_ray.runs.layout import (
     TRIAL_FILE,
     TRIALS,
     read_json,
+    sweep_around,
 )
 from pld_ray.runs.reading import NEVER_STARTED, is_metric, read_metrics, run_state
 from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, RUNNING, STOPPED, read_status
@@ -173,8 +174,7 @@ def read_run(folder: pathlib.Path, name: str, kind: str = "run") -> Listed:
 def read_alone(folder: pathlib.Path) -> Listed:
     """One run by its folder's name; of a trial its sweep knows more than its own files tell."""
     folder = folder.resolve()
-    sweep = folder.parent.parent
-    if folder.parent.name == TRIALS and (sweep / SWEEP_FILE).is_file():
+    if (sweep := sweep_around(folder)) is not None:
         for trial in read_sweep(sweep, sweep.name)[1]:
             if pathlib.Path(trial.path) == folder:
                 trial.name = folder.name

@@ -28,6 +28,16 @@ OF_A_RUN = (
 what a shell writes and what a start that was killed has left may lie there."""
 
 
+def check_empty(folder: pathlib.Path, option: str) -> None:
+    """See that a folder is new or empty.
+
+    Raises:
+        ConfigError: naming the option that gave it.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{option}={folder} holds something already: give a new folder")
+
+
 def check_new(folder: pathlib.Path) -> None:
     """See that a new run can be begun in a folder; nothing is made.
 

@@ -158,12 +158,6 @@ def held(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def held_bytes(module: nn.Module) -> int:
-    """Bytes of the parameters that this rank holds."""
-    local = (held(p) for p in module.parameters())
-    return sum(tensor.numel() * tensor.element_size() for tensor in local)
-
-
 def most_held_gb(device: str) -> float:
     """The most that this process has held so far: of its GPU, or resident on CPUs."""
     if device == "cuda":

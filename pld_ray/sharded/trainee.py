@@ -16,9 +16,8 @@ from pld_ray.data.dataset import Dataset
 from pld_ray.data.training_windows import Needed
 from pld_ray.policies.checkpoint import CONFIG, PolicyCheckpoint, open_checkpoint
 from pld_ray.policies.lerobot_adapter import SUPPORTED_TYPES
-from pld_ray.policies.lerobot_names import environment_names, needed_features
 from pld_ray.policies.lerobot_network import distinct_names, load_config, load_trainable_network
-from pld_ray.policies.lerobot_processors import load_processors, saved_rename_map
+from pld_ray.policies.lerobot_processors import load_processors, names_and_shapes
 from pld_ray.sharded.activations import has_own_checkpointing
 
 
@@ -91,12 +90,10 @@ def needed_by(checkpoint: PolicyCheckpoint, rename_map: Mapping[str, str]) -> Ne
         ValueError: its configuration cannot be read, or the map does not fit it.
     """
     config: Any = load_config(checkpoint, "cpu", None)
-    features = needed_features(config)
-    saved = {k: v for k, v in saved_rename_map(checkpoint).items() if v in features}
-    names = environment_names(features, rename_map or saved)
+    names, shapes = names_and_shapes(checkpoint, config, rename_map)
     seen = config.observation_delta_indices
     return Needed(
-        shapes={name: features[own] for name, own in names.items()},
+        shapes=shapes,
         names=names,
         action_dim=int(config.output_features["action"].shape[0]),
         observation_steps=None if seen is None else tuple(seen),

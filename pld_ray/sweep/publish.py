@@ -8,7 +8,9 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pld_ray.charts.numbers import percent
 from pld_ray.config import ConfigError
+from pld_ray.runs.layout import BASE_FILE, SUMMARY_FILE, SWEEP_CONFIG_FILE
 from pld_ray.runs.status import FINISHED
 from pld_ray.tracking.mlflow_record import read_record, sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
@@ -69,7 +71,7 @@ def publish(
     """
     counts = {f"sweep/{key}": value for key, value in summary.items() if key.startswith("num_")}
     tracker.log_metrics(counts, env_steps)
-    for name in ("trials.csv", "summary.json", "sweep.yaml", "base.yaml"):
+    for name in ("trials.csv", SUMMARY_FILE, SWEEP_CONFIG_FILE, BASE_FILE):
         tracker.log_artifact(folder / name)
     if summary["state"] != FINISHED:
         return  # who stops a sweep waits for its end
@@ -164,7 +166,7 @@ def note(held: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> str:
 
 def rate(value: float | None) -> str:
     """0.8333 as `83 %`."""
-    return "" if value is None else f"{100 * value:.0f} %"
+    return "" if value is None else percent(value)
 
 
 def interval(row: Mapping[str, Any], words: str) -> str:

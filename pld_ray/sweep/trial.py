@@ -239,7 +239,7 @@ class SweepTrial(tune.Trainable):
             for config in (run.load_config(), self._config)
         )
         if now is not None and now != before:
-            self._loop.algorithm.set_temperature(now)
+            self._loop.algorithm.learners.set_temperature(now)
 
     # --- ends ------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from pld_ray.tracking.mlflow_record import (
     move_artifacts,
     read_record,
     sqlite_path,
-    sqlite_uri,
     store_now,
     write_record,
 )
@@ -57,12 +56,9 @@ class MlflowRun:
 
     Args:
         run_dir: folder of the training run.
+        tracking_uri: MLflow's. Artifacts of a sqlite store lie beside its file, in `mlartifacts/`.
         experiment_name: MLflow experiment, made if it does not exist.
         run_name: shown in MLflow; None lets MLflow invent one.
-        tracking_uri: MLflow's; None is `sqlite:///<store_dir>/mlflow.db`. Artifacts of a sqlite
-            store lie beside its file, in `mlartifacts/`.
-        store_dir: folder of the default store, shared by runs that are to be compared; None is
-            `run_dir`.
         run_id: continue this run instead of making one.
         parent_run_id: MLflow run under which this one is shown (a sweep's).
         tags: of the run.
@@ -81,10 +77,9 @@ class MlflowRun:
         self,
         run_dir: str | os.PathLike[str],
         *,
+        tracking_uri: str,
         experiment_name: str = "pld-ray",
         run_name: str | None = None,
-        tracking_uri: str | None = None,
-        store_dir: str | os.PathLike[str] | None = None,
         run_id: str | None = None,
         parent_run_id: str | None = None,
         tags: Mapping[str, str] | None = None,
@@ -92,7 +87,7 @@ class MlflowRun:
         driver: Owner | None = None,
     ) -> None:
         self.run_dir = pathlib.Path(run_dir).resolve()
-        self.tracking_uri = absolute(tracking_uri or sqlite_uri(store_dir or self.run_dir))
+        self.tracking_uri = absolute(tracking_uri)
         self._finished = False
         all_tags = dict(tags or {})
         if parent_run_id is not None:
@@ -263,7 +258,7 @@ class MlflowRun:
 
         Args:
             status: FINISHED, FAILED or KILLED.
-            budget_s: seconds at most; what is left stays in the spool.
+            budget_s: seconds at most; what is left stays in the run's folder.
             patience_s: of these, seconds in which nothing but errors comes back.
         """
         if status not in STATUSES:

@@ -90,7 +90,7 @@ def plot_learning_curve(
     path: str | os.PathLike[str],
     *,
     title: str = "",
-    q_bound: tuple[float, float] = (0.0, 1.0),
+    value_range: Sequence[float],
 ) -> pathlib.Path:
     """Draw success, Q, residual scale and temperature over environment steps; 1200 x 800 PNG.
 
@@ -102,7 +102,7 @@ def plot_learning_curve(
             `learner/q_mean`, `learner/q_out_of_bound`, `residual_scale`, `learner/alpha`.
         path: the PNG, written whole or not at all.
         title: task and seed.
-        q_bound: range that Q of a sparse reward can have.
+        value_range: lowest and highest return that the reward allows.
 
     Returns:
         `path`.
@@ -120,7 +120,7 @@ def plot_learning_curve(
         q, scale, temperature = (figure.add_subplot(grid[1, i]) for i in range(3))
         figure.suptitle(title, fontsize=13, fontweight="bold", x=0.012, ha="left")
         _draw_success(success, rows)
-        _draw_q(q, rows, q_bound)
+        _draw_q(q, rows, value_range)
         _draw_scale(scale, rows)
         _draw_temperature(temperature, rows)
         _label_steps(success, rows, max_ticks=10)
@@ -199,8 +199,8 @@ def _interval(row: Mapping[str, Any], key: str) -> tuple[float, float]:
     return wilson_interval(min(max(row[key], 0.0), 1.0) * n, int(n))
 
 
-def _draw_q(axes: Axes, rows: Rows, q_bound: tuple[float, float]) -> None:
-    for bound in q_bound:
+def _draw_q(axes: Axes, rows: Rows, value_range: Sequence[float]) -> None:
+    for bound in value_range:
         axes.axhline(bound, color=GREY, lw=1.0, ls=":")
     steps, q = series(rows, "learner/q_mean")
     if steps:
@@ -208,7 +208,8 @@ def _draw_q(axes: Axes, rows: Rows, q_bound: tuple[float, float]) -> None:
     steps, outside = series(rows, "learner/q_out_of_bound")
     if steps:
         axes.plot(steps, outside, color=WARN, lw=1.2, label="share out of bound")
-    axes.set_title(f"Q and its bound [{q_bound[0]:g}, {q_bound[1]:g}]")
+    low, high = value_range
+    axes.set_title(f"Q and its bound [{low:g}, {high:g}]")
     _legend_or_note(axes, "best")
 
 

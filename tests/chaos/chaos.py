@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import socket
 import time
 
 import pytest
@@ -38,6 +39,22 @@ def wait_for(condition, what: str, timeout_s: float = 240.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
         time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+class Planted:
+    """Makes the file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (pathlib.Path.touch, (self.path,))
 
 
 def progress(folder: pathlib.Path, checkpoint: str) -> dict:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from chaos import POINT_RUN, check_counts, progress, wait_for
+from chaos import POINT_RUN, check_counts, free_port, progress, wait_for
 
 from pld_ray.config import TrainConfig
 from pld_ray.config.file import load_config
@@ -101,12 +100,6 @@ def test_training_waits_for_the_robot_and_stores_no_row_twice(
     said = [record.getMessage() for record in caplog.records if record.name == "pld_ray"]
     for text in ("env runner 1 is gone", "no env runner is left", "env runner 1 is back"):
         assert sum(text in line for line in said) == kills
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 def env_steps(folder):

@@ -8,6 +8,7 @@ import threading
 import pytest
 from mlflow.tracking import MlflowClient
 
+from pld_ray.tracking.mlflow_record import sqlite_uri
 from pld_ray.tracking.mlflow_run import MlflowRun
 
 pytestmark = pytest.mark.chaos
@@ -16,7 +17,7 @@ BUSY_S = 14.0  # longer than a store that does not answer is waited for
 
 
 def test_the_end_of_a_run_is_told_to_a_database_that_is_busy(tmp_path):
-    run = MlflowRun(tmp_path, store_dir=tmp_path)
+    run = MlflowRun(tmp_path, tracking_uri=sqlite_uri(tmp_path))
     run.log_metrics({"success": 0.5}, step=1)
     assert run.flush()
     other = sqlite3.connect(tmp_path / "mlflow.db", check_same_thread=False)

@@ -41,7 +41,7 @@ def test_ticks_are_few_round_and_within_the_range(low, span, count):
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=12).map(sorted))
 def test_dots_at_one_place_are_moved_apart(places):
-    shifts = swarm(places, 5)
+    shifts = swarm(places)
     assert len(shifts) == len(places)
     assert max(map(abs, shifts)) <= 15
     for i in range(1, len(places)):

@@ -8,34 +8,19 @@ import pathlib
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 
 import psutil
 import pytest
 import yaml
+from chaos import free_port, wait_for
 from mlflow.tracking import MlflowClient
 
 PASSWORD = "a password for a test"
-
-
-def wait_for(condition, what: str, timeout_s: float = 240.0) -> None:
-    """Poll a condition of another process; fail after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s} s"
-        time.sleep(0.1)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def end(process: subprocess.Popen) -> None:

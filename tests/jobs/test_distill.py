@@ -35,10 +35,10 @@ from pld_ray.jobs.distill import (
     record,
 )
 from pld_ray.jobs.distill_evaluation import evaluate_all, outcomes_of_run, played_with
-from pld_ray.jobs.distill_inputs import POLICY
 from pld_ray.jobs.distill_table import Row, cell_text, write_results
 from pld_ray.jobs.finetune import finetune
 from pld_ray.policies import EMBEDDED_ACT, load_base_policy
+from pld_ray.runs.layout import POLICY_FOLDER
 from pld_ray.runs.run_dir import RunDir
 
 TASK, OTHER = "lift_the_can", "pick_up_the_can_and_place_it_in_the_bin"
@@ -293,14 +293,14 @@ def test_the_run_that_is_distilled_keeps_its_results(run):
         ["a.log"],
         ["run.lock", ".inputs.json-x1"],
         ["inputs.json"],
-        ["notes", POLICY],
+        ["notes", POLICY_FOLDER],
     ],
 )
 def test_a_distillation_that_was_interrupted_early_goes_on(run, tmp_path, left):
     out = tmp_path / "out"
     out.mkdir()
     for name in left:
-        (out / name).mkdir() if name == POLICY else (out / name).write_text("")
+        (out / name).mkdir() if name == POLICY_FOLDER else (out / name).write_text("")
     config = load_config(DistillConfig, [*ONE_TASK, f"--output_dir={out}"])
     assert open_teachers(config, [run.path], False)
 

@@ -8,9 +8,8 @@ import signal
 import threading
 
 import pytest
-import yaml
 from at_the_terminal import LIMIT_S, Terminal
-from installed import install, settings
+from installed import install, settings, text
 
 from pld_ray.cli import main
 from pld_ray.data.dataset import Dataset
@@ -82,10 +81,6 @@ def test_a_run_that_is_to_end_does_not_wait_for_its_person(flags, tmp_path, caps
     assert not arm_module._open
     person.thread.join(LIMIT_S)
     person.close()
-
-
-def text(value):
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
 
 
 def test_record_and_learn_from_scratch(flags, tmp_path, capsys):

@@ -7,7 +7,6 @@ import itertools
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import termios
@@ -15,9 +14,9 @@ import threading
 
 import numpy as np
 import pytest
-import yaml
 from at_the_terminal import Terminal
-from installed import install, settings
+from chaos import free_port
+from installed import install, settings, text
 
 from pld_ray.data.dataset import open_datasets
 from pld_ray.runs.journal import read_history
@@ -99,12 +98,6 @@ def start():
 def sit_down() -> None:
     """Standard input is the terminal from which Ctrl-C comes."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture
@@ -193,7 +186,3 @@ def test_an_actor_without_a_terminal_ends_the_run_with_a_sentence(person, start_
     log = (tmp_path / "train.log").read_text()
     assert "or of pld-ray actor, and there is none: start it in a terminal" in log.splitlines()[-1]
     assert not person.commands()
-
-
-def text(value) -> str:
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()

@@ -94,7 +94,7 @@ def test_only_the_drawn_members_are_evaluated():
     with torch.no_grad():  # members that are not drawn must not even be read
         for layer in critic.layers:
             layer.weight[[0, 2, 3]] = torch.nan
-    q = critic.otf(observation, base_action, actions, members)
+    q = critic.value(critic.otf_outputs(observation, base_action, actions, members))
     torch.testing.assert_close(q, full[members], **CLOSE)
     one = critic(observation, base_action, actions[0], members)
     torch.testing.assert_close(one, full[members, 0], **CLOSE)

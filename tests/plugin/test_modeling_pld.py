@@ -33,7 +33,7 @@ from pld_ray.plugin.policy_folder import write_residual
 from pld_ray.policies import ChunkCache, NoBasePolicy
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
-from pld_ray.policies.spaces import describe_space
+from pld_ray.policies.spaces import describe_spaces
 from pld_ray.rollout.vector_env import with_base_policy
 from pld_ray.runs.run_dir import RunDir
 
@@ -129,8 +129,7 @@ def residual_folder(folder):
     spaces = with_base_policy(NoBasePolicy(7), env.observation_space, env.action_space)
     networks = ResidualNetworks.of_spaces(spaces, env.action_space, params, seed=0)
     environment = {
-        "observations": {k: describe_space(v) for k, v in env.observation_space.spaces.items()},
-        "actions": describe_space(env.action_space),
+        **describe_spaces(env.observation_space, env.action_space),
         "task": "go",
     }
     settings = {"params": vars(params)}

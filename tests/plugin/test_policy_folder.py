@@ -24,7 +24,7 @@ from pld_ray.plugin.policy_folder import load_base, write_base_policy, write_res
 from pld_ray.policies import NoBasePolicy, load_base_policy
 from pld_ray.policies.chunk_policy import ChunkPolicy
 from pld_ray.policies.exported import write_policy
-from pld_ray.policies.spaces import describe_space
+from pld_ray.policies.spaces import describe_spaces
 from pld_ray.rollout.vector_env import with_base_policy
 
 CAMERA = "observation.images.image"
@@ -92,8 +92,7 @@ def told_residual(tmp_path, monkeypatch):
     spaces = with_base_policy(NoBasePolicy(2), STATE, ACTIONS)
     networks = ResidualNetworks.of_spaces(spaces, ACTIONS, params, tasks=("lift",))
     environment = {
-        "observations": {key: describe_space(space) for key, space in STATE.spaces.items()},
-        "actions": describe_space(ACTIONS),
+        **describe_spaces(STATE, ACTIONS),
         "task": "lift",
     }
     write_residual(

@@ -1,7 +1,7 @@
 from policy_fixtures import (  # noqa: F401
     act_directory,
+    act_observations,
     load_tiny,
-    make_observations,
     no_network,
     tiny_directory,
     tiny_policy,

@@ -64,7 +64,7 @@ def act_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_observations() -> Callable[[int, int], dict[str, np.ndarray]]:
+def act_observations() -> Callable[[int, int], dict[str, np.ndarray]]:
     def make(rows: int, seed: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(seed)
         return {

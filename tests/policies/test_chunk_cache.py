@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from tiny_policies import rows_of
 
 from pld_ray.policies import ChunkCache, Prediction, load_base_policy
 from pld_ray.policies.protocol import PolicyError
@@ -10,31 +11,27 @@ def policy(act_directory):
     return load_base_policy(act_directory)
 
 
-def rows_of(observations, ids):
-    return {key: value[ids] for key, value in observations.items()}
-
-
-def test_a_chunk_is_played_open_loop_and_costs_one_inference(policy, make_observations):
+def test_a_chunk_is_played_open_loop_and_costs_one_inference(policy, act_observations):
     cache = ChunkCache(policy, num_envs=2)
     cache.reset([0, 1])
-    first = make_observations(2, 0)
+    first = act_observations(2, 0)
     chunks = policy.infer(first, ["", ""], [0, 1]).chunks
     for t in range(policy.n_action_steps):
         # what is seen inside a chunk does not matter
-        seen = first if t == 0 else make_observations(2, 10 + t)
+        seen = first if t == 0 else act_observations(2, 10 + t)
         np.testing.assert_array_equal(cache.act(seen, ["", ""]), chunks[:, t])
     assert (cache.num_inferences, cache.num_rows) == (1, 2)
-    later = make_observations(2, 99)
+    later = act_observations(2, 99)
     np.testing.assert_array_equal(
         cache.act(later, ["", ""]), policy.infer(later, ["", ""], [0, 1]).chunks[:, 0]
     )
     assert (cache.num_inferences, cache.num_rows) == (2, 4)
 
 
-def test_reset_drops_the_rest_of_the_old_chunk(policy, make_observations):
+def test_reset_drops_the_rest_of_the_old_chunk(policy, act_observations):
     cache = ChunkCache(policy, num_envs=1)
     cache.reset([0])
-    old, new = make_observations(1, 0), make_observations(1, 1)
+    old, new = act_observations(1, 0), act_observations(1, 1)
     stale = policy.infer(old, [""], [0]).chunks[0]
     cache.act(old, [""])
     cache.reset([0])
@@ -43,10 +40,10 @@ def test_reset_drops_the_rest_of_the_old_chunk(policy, make_observations):
     assert not np.array_equal(action, stale[1])
 
 
-def test_only_environments_whose_chunk_ran_out_are_inferred(policy, make_observations):
+def test_only_environments_whose_chunk_ran_out_are_inferred(policy, act_observations):
     cache = ChunkCache(policy, num_envs=3)
     cache.reset([0, 1, 2])
-    first, second = make_observations(3, 0), make_observations(3, 1)
+    first, second = act_observations(3, 0), act_observations(3, 1)
     chunks = policy.infer(first, [""] * 3, [0, 1, 2]).chunks
     cache.act(first, [""] * 3)
     cache.reset([1])
@@ -57,8 +54,8 @@ def test_only_environments_whose_chunk_ran_out_are_inferred(policy, make_observa
     np.testing.assert_array_equal(actions[1], fresh[0, 0])
 
 
-def test_a_subset_of_environments_may_act_in_any_order(policy, make_observations):
-    observations = make_observations(3, 0)
+def test_a_subset_of_environments_may_act_in_any_order(policy, act_observations):
+    observations = act_observations(3, 0)
     chunks = policy.infer(observations, [""] * 3, [0, 1, 2]).chunks
     cache = ChunkCache(policy, num_envs=3)
     first = cache.act(rows_of(observations, [2, 0]), ["", ""], env_ids=[2, 0])
@@ -97,26 +94,26 @@ def test_noise_seeds_depend_on_environment_episode_and_chunk_only():
     assert len(set(alone)) == 4  # two episodes of two chunks
 
 
-def test_wrong_calls_are_refused(policy, make_observations):
+def test_wrong_calls_are_refused(policy, act_observations):
     cache = ChunkCache(policy, num_envs=2)
     with pytest.raises(ValueError, match="numbered 0 to 1"):
         cache.reset([2])
     with pytest.raises(ValueError, match="named twice"):
-        cache.act(make_observations(2, 0), ["", ""], env_ids=[1, 1])
+        cache.act(act_observations(2, 0), ["", ""], env_ids=[1, 1])
     with pytest.raises(ValueError, match="1 tasks for 2 environments"):
-        cache.act(make_observations(2, 0), [""])
+        cache.act(act_observations(2, 0), [""])
 
 
 @pytest.mark.parametrize("prefetch", [False, True])
 def test_an_answer_that_is_not_finite_is_the_policys_fault(
-    act_directory, make_observations, prefetch
+    act_directory, act_observations, prefetch
 ):
     broken = load_base_policy(act_directory)
     cache = ChunkCache(broken, num_envs=1, prefetch=prefetch)
     cache.reset([0])
-    cache.act(make_observations(1, 0), [""])
+    cache.act(act_observations(1, 0), [""])
     broken._policy.model.action_head.bias.data[-1] = np.nan
-    observations = make_observations(1, 0)
+    observations = act_observations(1, 0)
 
     def play():
         for _ in range(8):

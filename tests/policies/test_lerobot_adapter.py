@@ -6,12 +6,9 @@ import pytest
 import torch
 from lerobot.policies import make_pre_post_processors
 from lerobot.policies.act.modeling_act import ACTPolicy
+from tiny_policies import rows_of
 
 from pld_ray.policies import BasePolicy, load_base_policy
-
-
-def rows_of(observations, ids):
-    return {key: value[ids] for key, value in observations.items()}
 
 
 def infer(policy, observations):
@@ -19,9 +16,9 @@ def infer(policy, observations):
     return policy.infer(observations, ["task"] * rows, list(range(rows))).chunks
 
 
-def test_answers_are_lerobots_own_chunks(act_directory, make_observations):
+def test_answers_are_lerobots_own_chunks(act_directory, act_observations):
     policy = load_base_policy(act_directory)
-    observations = make_observations(8, 0)
+    observations = act_observations(8, 0)
     act = ACTPolicy.from_pretrained(act_directory)
     pre, post = make_pre_post_processors(act.config, pretrained_path=str(act_directory))
     batch = {key: torch.from_numpy(value) for key, value in observations.items()}
@@ -36,9 +33,9 @@ def test_answers_are_lerobots_own_chunks(act_directory, make_observations):
 
 
 @pytest.mark.parametrize("mates", [1, 2, 6, 7, 8, 13, 20])
-def test_a_row_does_not_depend_on_its_company(act_directory, make_observations, mates):
+def test_a_row_does_not_depend_on_its_company(act_directory, act_observations, mates):
     policy = load_base_policy(act_directory)
-    observations = make_observations(mates + 1, mates)
+    observations = act_observations(mates + 1, mates)
     together = infer(policy, observations)
     alone = np.concatenate([infer(policy, rows_of(observations, [i])) for i in range(mates + 1)])
     np.testing.assert_array_equal(together, alone)
@@ -46,9 +43,9 @@ def test_a_row_does_not_depend_on_its_company(act_directory, make_observations, 
     np.testing.assert_array_equal(infer(policy, rows_of(observations, order)), alone[order])
 
 
-def test_embedded_policy_is_independent_of_company_and_threads(make_observations):
+def test_embedded_policy_is_independent_of_company_and_threads(act_observations):
     policy = load_base_policy()
-    observations = make_observations(21, 5)
+    observations = act_observations(21, 5)
     one = np.concatenate([infer(policy, rows_of(observations, [i])) for i in range(21)])
     threads = torch.get_num_threads()
     try:
@@ -59,11 +56,11 @@ def test_embedded_policy_is_independent_of_company_and_threads(make_observations
         torch.set_num_threads(threads)
 
 
-def test_there_is_no_state_between_calls(act_directory, make_observations):
+def test_there_is_no_state_between_calls(act_directory, act_observations):
     policy = load_base_policy(act_directory)
-    observations = make_observations(3, 1)
+    observations = act_observations(3, 1)
     first = infer(policy, observations)
-    infer(policy, make_observations(5, 2))
+    infer(policy, act_observations(5, 2))
     np.testing.assert_array_equal(infer(policy, observations), first)
 
 
@@ -117,9 +114,9 @@ def test_weights_of_another_shape_are_refused(act_directory, tmp_path):
         load_base_policy(copy)
 
 
-def test_bad_observations_are_refused(act_directory, make_observations):
+def test_bad_observations_are_refused(act_directory, act_observations):
     policy = load_base_policy(act_directory)
-    observations = make_observations(2, 0)
+    observations = act_observations(2, 0)
     with pytest.raises(ValueError, match=r"needs \['observation\.environment_state'"):
         policy.infer({"observation.state": np.zeros((2, 8))}, ["", ""], [0, 1])
     with pytest.raises(ValueError, match=r"has shape \(2, 8\).*for 3 tasks"):

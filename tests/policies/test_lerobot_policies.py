@@ -14,25 +14,18 @@ from tiny_policies import (
     WRIST,
     make_observations,
     make_tasks,
+    rows_of,
     save_policy,
+    select,
     small_networks,
 )
 
 from pld_ray.policies import BasePolicy, ChunkCache
 
 
-def rows_of(observations, ids):
-    return {key: value[ids] for key, value in observations.items()}
-
-
 def request(policy, rows, seed):
     observations = make_observations(rows, seed, policy.n_obs_steps)
     return observations, make_tasks(rows), list(range(rows)), [100 + i for i in range(rows)]
-
-
-def select(request, ids):
-    observations, *lists = request
-    return rows_of(observations, ids), *([values[i] for i in ids] for values in lists)
 
 
 @pytest.fixture(scope="module")

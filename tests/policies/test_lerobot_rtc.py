@@ -12,6 +12,7 @@ from tiny_policies import (
     make_observations,
     make_tasks,
     save_policy,
+    select,
     small_networks,
 )
 
@@ -38,12 +39,6 @@ def rtc_policy(load_tiny):
 def request(rows, seed):
     seeds = [100 * seed + i for i in range(rows)]
     return make_observations(rows, seed), make_tasks(rows), list(range(rows)), seeds
-
-
-def select(request, ids):
-    observations, *lists = request
-    rows = {key: value[ids] for key, value in observations.items()}
-    return rows, *([values[i] for i in ids] for values in lists)
 
 
 def tails(prediction, lengths):

@@ -270,3 +270,14 @@ def make_tasks(rows: int) -> list[str]:
     """Instructions of different lengths."""
     words = ("pick up the can", "open", "place it in the bin, then close the drawer", "x")
     return [words[row % len(words)] for row in range(rows)]
+
+
+def rows_of(observations, ids):
+    """Observations of these rows."""
+    return {key: value[ids] for key, value in observations.items()}
+
+
+def select(request, ids):
+    """The same of a whole request: observations, and lists with an entry a row."""
+    observations, *lists = request
+    return rows_of(observations, ids), *([values[i] for i in ids] for values in lists)

@@ -1,6 +1,6 @@
 from policy_fixtures import (  # noqa: F401
     act_directory,
+    act_observations,
     load_tiny,
-    make_observations,
     tiny_directory,
 )

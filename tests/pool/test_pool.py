@@ -53,9 +53,9 @@ def test_client_describes_the_policy(pool, inline):
     assert client.fingerprint == inline.fingerprint
 
 
-def test_concurrent_callers_each_get_their_own_answer(pool, inline, make_observations):
+def test_concurrent_callers_each_get_their_own_answer(pool, inline, act_observations):
     before = pool.metrics()["batch_sizes"]
-    requests = [make_observations(1 + i % 3, seed=i) for i in range(16)] * 2
+    requests = [act_observations(1 + i % 3, seed=i) for i in range(16)] * 2
     answers = ask_concurrently(pool.client(seed=0), requests)
     for request, answer in zip(requests, answers, strict=True):
         np.testing.assert_array_equal(answer, ask(inline, request))
@@ -73,18 +73,18 @@ def test_concurrent_callers_each_get_their_own_answer(pool, inline, make_observa
             assert 0 < replica["busy_share"] < 1
 
 
-def test_a_request_larger_than_a_batch_is_answered(pool, inline, make_observations):
-    request = make_observations(21, seed=3)
+def test_a_request_larger_than_a_batch_is_answered(pool, inline, act_observations):
+    request = act_observations(21, seed=3)
     np.testing.assert_array_equal(ask(pool.client(), request), ask(inline, request))
 
 
-def test_client_works_in_another_process_and_behind_a_chunk_cache(pool, inline, make_observations):
+def test_client_works_in_another_process_and_behind_a_chunk_cache(pool, inline, act_observations):
     @ray.remote(num_cpus=0.5)
     def act(client, observations):
         cache = ChunkCache(client, num_envs=3)
         return [cache.act(observations, ["task"] * 3) for _ in range(5)], cache.num_inferences
 
-    observations = make_observations(3, seed=4)
+    observations = act_observations(3, seed=4)
     actions, inferences = ray.get(act.remote(pool.client(), observations))
     chunks = ask(inline, observations)
     expected = [*np.moveaxis(chunks[:, : inline.n_action_steps], 1, 0), chunks[:, 0]]
@@ -92,9 +92,9 @@ def test_client_works_in_another_process_and_behind_a_chunk_cache(pool, inline, 
     assert inferences == 2
 
 
-def test_a_bad_request_is_refused_and_spoils_no_other(pool, inline, make_observations):
+def test_a_bad_request_is_refused_and_spoils_no_other(pool, inline, act_observations):
     client = pool.client()
-    good = make_observations(2, seed=5)
+    good = act_observations(2, seed=5)
     with pytest.raises(ValueError, match=r"needs \['observation\.environment_state'\]"):
         client.infer({"observation.state": good["observation.state"]}, ["", ""], [0, 1])
     bad = {**good, "observation.state": np.zeros((2, 9), dtype=np.float32)}
@@ -108,10 +108,10 @@ def test_a_bad_request_is_refused_and_spoils_no_other(pool, inline, make_observa
             np.testing.assert_array_equal(future.result(), ask(inline, good))
 
 
-def test_a_killed_replica_is_survived_and_replaced(pool, inline, make_observations):
+def test_a_killed_replica_is_survived_and_replaced(pool, inline, act_observations):
     pids = [replica["pid"] for replica in pool.metrics()["replicas"]]
     client = pool.client(seed=1)
-    requests = [make_observations(2, seed=100 + i) for i in range(12)]
+    requests = [act_observations(2, seed=100 + i) for i in range(12)]
     expected = [ask(inline, request) for request in requests]
     ask(client, requests[0])  # handles are open, so the loss is met in mid-conversation
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
@@ -135,9 +135,9 @@ def test_a_killed_replica_is_survived_and_replaced(pool, inline, make_observatio
     assert metrics["restarts"] == 1
 
 
-def test_submitted_requests_are_answered_in_any_order(pool, inline, make_observations):
+def test_submitted_requests_are_answered_in_any_order(pool, inline, act_observations):
     client = pool.client()
-    requests = [make_observations(2, seed=200 + i) for i in range(6)]
+    requests = [act_observations(2, seed=200 + i) for i in range(6)]
     pending = [client.submit(request, ["", ""], [0, 1], [0, 1]) for request in requests]
     pending.pop(2).cancel()
     requests.pop(2)
@@ -148,8 +148,8 @@ def test_submitted_requests_are_answered_in_any_order(pool, inline, make_observa
         assert one.result() is answer
 
 
-def test_prefetched_chunks_equal_an_inline_policys(pool, inline, make_observations):
-    seen = [make_observations(3, seed=300 + t) for t in range(11)]
+def test_prefetched_chunks_equal_an_inline_policys(pool, inline, act_observations):
+    seen = [act_observations(3, seed=300 + t) for t in range(11)]
     played = []
     for policy in (inline, pool.client()):
         cache = ChunkCache(policy, num_envs=3, prefetch=True)
@@ -163,22 +163,22 @@ def test_prefetched_chunks_equal_an_inline_policys(pool, inline, make_observatio
     assert played[0][1] == played[1][1]
 
 
-def test_leftovers_for_a_policy_that_takes_none_are_refused(pool, make_observations):
+def test_leftovers_for_a_policy_that_takes_none_are_refused(pool, act_observations):
     with pytest.raises(ValueError, match=r"takes no leftovers: load it with rtc=True"):
-        pool.client().submit(make_observations(1, 0), [""], [0], [0], np.zeros((1, 2, 7)))
+        pool.client().submit(act_observations(1, 0), [""], [0], [0], np.zeros((1, 2, 7)))
 
 
-def test_stop_leaves_no_actors_and_clients_say_so(pool, make_observations):  # the pool's last test
+def test_stop_leaves_no_actors_and_clients_say_so(pool, act_observations):  # the pool's last test
     client = pool.client()
     names = [pool.name, *(replica["name"] for replica in pool.metrics()["replicas"])]
-    ask(client, make_observations(1, 0))
+    ask(client, act_observations(1, 0))
     pool.stop()
     for name in names:
         with pytest.raises(ValueError):
             ray.get_actor(name, namespace=NAMESPACE)
     for late in (client, ray.get(ray.put(client))):
         with pytest.raises(ConnectionError, match="no base-policy replica answered"):
-            ask(late, make_observations(1, 0))
+            ask(late, act_observations(1, 0))
     pool.stop()
     with pytest.raises(RuntimeError, match="was stopped"):
         pool.metrics()

@@ -24,7 +24,7 @@ def test_the_tag_of_a_point_is_taken_apart_again(point):
 
 
 def run(run_id, params=None, **tags):
-    return Run(run_id, run_id, "FINISHED", 0, 1, "", params or {}, tags)
+    return Run(run_id, run_id, "FINISHED", 0, "", params or {}, tags)
 
 
 def points(*runs, sweeps=(), folders=None):

@@ -197,7 +197,7 @@ def test_a_parameter_is_not_more_important_for_seeds_that_are_repeated(store, tm
 def test_runs_are_alike_by_task_and_seeds_and_alone_where_none_is_known():
     def run(number, task="lift", seed="0", **params):
         tags = {"task": task, "seed": seed}
-        return Run(f"{number}", "", "FINISHED", None, None, "", params=params, tags=tags)
+        return Run(f"{number}", "", "FINISHED", None, "", params=params, tags=tags)
 
     runs = [run(0), run(1, "place"), run(2), run(3, seed=""), run(4, seed="")]
     runs += [run(5, collection_seed="7"), run(6, seed="1")]
@@ -359,7 +359,7 @@ def test_links_to_a_runs_videos_say_which_checkpoint_was_filmed(tmp_path):
     for film in films:
         (tmp_path / film).parent.mkdir(parents=True)
         (tmp_path / film).touch()
-    run = Run("0", "a", "FINISHED", 0, 1, "", tags={"run_dir": str(tmp_path)})
+    run = Run("0", "a", "FINISHED", 0, "", tags={"run_dir": str(tmp_path)})
     labels = [video.label for video in find_videos([run], [tmp_path])]
     assert labels == ["best: init_state_000.mp4", "final: init_state_000.mp4", "near/a.mp4"]
 

@@ -1,6 +1,7 @@
 """What the tests of the algorithm share."""
 
 import pytest
+from point_demonstrations import record
 
 
 @pytest.fixture
@@ -16,3 +17,8 @@ def build():
     yield make
     for algorithm in built:
         algorithm.stop()
+
+
+@pytest.fixture(scope="module")
+def demonstrations(tmp_path_factory):
+    return record(tmp_path_factory.mktemp("demonstrations") / "dataset")

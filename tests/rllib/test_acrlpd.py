@@ -23,11 +23,6 @@ ENV = {
 }
 
 
-@pytest.fixture(scope="module")
-def demonstrations(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("demonstrations") / "dataset")
-
-
 def small_config(demonstrations, **training):
     return (
         ACRLPDConfig()

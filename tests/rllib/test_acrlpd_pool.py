@@ -8,7 +8,6 @@ import signal
 import pytest
 import torch
 from local import local_learner
-from point_demonstrations import record
 from test_acrlpd import small_config
 
 from pld_ray.config import ConfigError
@@ -16,11 +15,6 @@ from pld_ray.rllib.chunked.pooled import PlaysElsewhere
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 HELD = [0, 1, 2]
-
-
-@pytest.fixture(scope="module")
-def demonstrations(tmp_path_factory):
-    return record(tmp_path_factory.mktemp("demonstrations") / "dataset")
 
 
 def begun(build, config):

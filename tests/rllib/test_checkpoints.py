@@ -13,6 +13,7 @@ import shutil
 
 import pytest
 import torch
+from chaos import Planted
 from local import local_learner
 
 from pld_ray.config import TrainConfig
@@ -225,16 +226,6 @@ def test_a_resume_goes_on_from_the_next_older_whole_checkpoint(run, algorithm, c
         CheckpointError, match=r"trainer\.json is damaged.*; no checkpoint of .* whole"
     ):
         loop.restore()
-
-
-class Planted:
-    """Makes the file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (pathlib.Path.touch, (self.path,))
 
 
 def test_planted_pickles_are_never_opened(run, algorithm, tmp_path):

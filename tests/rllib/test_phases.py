@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from local import local_learner
-from update_fixtures import PLAIN
+from update_fixtures import PLAIN, same_weights
 
 from pld_ray.config import TrainConfig
 from pld_ray.jobs.loop_state import LoopState
@@ -61,10 +61,6 @@ def weights(algorithm, prefix=""):
     return {k: v.clone() for k, v in state.items() if k.startswith(prefix)}
 
 
-def equal(one, other):
-    return all(torch.equal(one[k], other[k]) for k in one)
-
-
 def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, tmp_path):
     algorithm = build(small_config(offline_cache=cache))
     actor = weights(algorithm, "actor")
@@ -73,8 +69,8 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
     assert algorithm.phase == "online"
     assert algorithm.progress.calql_done == 30
     assert algorithm.updates == 0
-    assert equal(actor, weights(algorithm, "actor"))
-    assert not equal(critic, weights(algorithm, "critic"))
+    assert same_weights(actor, weights(algorithm, "actor"))
+    assert not same_weights(critic, weights(algorithm, "critic"))
     row = algorithm.initialization_rows[-1]
     assert row["calql_gap"] == pytest.approx(row["calql_q_policy"] - row["calql_q_data"], abs=1e-6)
     assert 0 <= row["calql_bound_rate"] <= 1
@@ -88,7 +84,7 @@ def test_the_critic_is_initialised_before_the_residual_takes_over(build, cache, 
     heir.initialize()
     assert heir.progress.calql_done == 0
     for prefix in ("critic", "target_critic", "normalizer"):
-        assert equal(weights(algorithm, prefix), weights(heir, prefix)), prefix
+        assert same_weights(weights(algorithm, prefix), weights(heir, prefix)), prefix
     heir.train()
     assert heir.updates > 0 or heir.progress.update_debt > 0
 
@@ -192,7 +188,7 @@ def test_a_discrete_gripper_is_stored_learned_and_penalised(build):
     before = weights(algorithm, "discrete_critic")
     for _ in range(4):
         algorithm.train()
-    assert not equal(before, weights(algorithm, "discrete_critic"))
+    assert not same_weights(before, weights(algorithm, "discrete_critic"))
     ring = local_learner(algorithm).replay.online
     rows = ring.start_rows()
     action, base = ring.column("action", rows), ring.column("base_action", rows)

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from several_ranks import SMALL
+from several_ranks import SMALL, held_bytes
 from tiny_actor import episodes, make_parts
 
 from pld_ray.algorithm.chunked.optimizers import trained_parameters
@@ -21,7 +21,7 @@ from pld_ray.sharded.chunked import (
     whole_state,
 )
 from pld_ray.sharded.ranks import Ranks
-from pld_ray.sharded.shards import Sharding, held_bytes
+from pld_ray.sharded.shards import Sharding
 
 STORED = episodes((5, 9, 6, 7), (True, False, True, False))
 OPTIONS = {

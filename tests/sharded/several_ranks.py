@@ -26,7 +26,7 @@ from pld_ray.data.training_windows import TrainingWindows, find_episodes
 from pld_ray.jobs.checkpoint_writer import CheckpointWriter
 from pld_ray.runs.run_dir import RunError
 from pld_ray.sharded.ranks import Ranks
-from pld_ray.sharded.shards import Sharding, held_bytes
+from pld_ray.sharded.shards import Sharding, held
 from pld_ray.sharded.trainee import load_trainee
 from pld_ray.sharded.trainer import Trainer, ValidationBatches, batches_from
 
@@ -59,6 +59,12 @@ def _run(rank: int, number: int, port: int, function: Callable[..., None], argum
         function(Ranks(rank, number, planned=2), *arguments)
     finally:
         dist.destroy_process_group()
+
+
+def held_bytes(module: torch.nn.Module) -> int:
+    """Bytes of the parameters that this rank holds."""
+    local = (held(p) for p in module.parameters())
+    return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
 
 def trained(

@@ -5,17 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import os
-import pathlib
 import pickle
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 
 import pytest
 import yaml
+from chaos import Planted, wait_for
 from mlflow.tracking import MlflowClient
 
 from pld_ray.cli import main
@@ -66,13 +65,6 @@ def sweep_file(tmp_path):
     file = tmp_path / "little.yaml"
     file.write_text(yaml.safe_dump(SWEEP, sort_keys=False))
     return file
-
-
-def wait_for(condition, what, seconds=240.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen in {seconds} s"
-        time.sleep(0.1)
 
 
 def rows(folder):
@@ -162,16 +154,6 @@ def test_a_killed_trial_goes_on_and_has_every_point_once(sweep_file, tmp_path, m
     (tmp_path / "before").rename(tmp_path / "now")
     capsys.readouterr()
     check_it_goes_on_elsewhere(tmp_path / "now", capsys)
-
-
-class Planted:
-    """Makes the file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (pathlib.Path.touch, (self.path,))
 
 
 def check_resume(folder):

@@ -67,7 +67,7 @@ def test_logs_params_metrics_and_artifacts(store, tmp_path):
     curve.write_bytes(b"png")
     with MlflowRun(
         tmp_path / "run",
-        store_dir=store,
+        tracking_uri=sqlite_uri(store),
         experiment_name="residual",
         run_name="can, seed 0",
         parent_run_id="0" * 32,
@@ -102,7 +102,7 @@ def test_logs_params_metrics_and_artifacts(store, tmp_path):
 
 
 def test_resume_continues_the_same_run(store, tmp_path):
-    first = MlflowRun(tmp_path, store_dir=store)
+    first = MlflowRun(tmp_path, tracking_uri=sqlite_uri(store))
     first.log_params({"utd": 1, "seed": 0})
     first.log_metrics({"success": 0.4}, step=10)
     assert not said_its_end(tmp_path)
@@ -137,7 +137,7 @@ def test_resume_continues_the_same_run(store, tmp_path):
 
 @pytest.mark.parametrize("another_machine", [False, True])
 def test_a_restart_from_a_checkpoint_repeats_no_point(store, tmp_path, another_machine):
-    with MlflowRun(tmp_path, store_dir=store) as run:
+    with MlflowRun(tmp_path, tracking_uri=sqlite_uri(store)) as run:
         run.log_params({"seed": 0})
         for value in (1.0, 1.0):  # equal points at one step are two points
             run.log_metrics({"calql": value}, step=0)
@@ -164,7 +164,7 @@ def test_a_restart_from_a_checkpoint_repeats_no_point(store, tmp_path, another_m
 
 
 def test_a_restart_that_gives_newer_checkpoints_up_logs_its_own_figures(store, tmp_path):
-    with MlflowRun(tmp_path, store_dir=store) as run:
+    with MlflowRun(tmp_path, tracking_uri=sqlite_uri(store)) as run:
         for step in (10, 20, 30):
             run.log_metrics({"loss": 1.0, "updates": step}, step)
         run.log_metrics({"held": 0.375}, 30)
@@ -183,9 +183,10 @@ def test_a_restart_that_gives_newer_checkpoints_up_logs_its_own_figures(store, t
 
 
 def test_two_runs_share_an_experiment_and_finish_with_their_status(store, tmp_path):
-    with pytest.raises(ZeroDivisionError), MlflowRun(tmp_path / "a", store_dir=store) as failed:
+    uri = sqlite_uri(store)
+    with pytest.raises(ZeroDivisionError), MlflowRun(tmp_path / "a", tracking_uri=uri) as failed:
         raise ZeroDivisionError
-    with pytest.raises(KeyboardInterrupt), MlflowRun(tmp_path / "b", store_dir=store) as killed:
+    with pytest.raises(KeyboardInterrupt), MlflowRun(tmp_path / "b", tracking_uri=uri) as killed:
         raise KeyboardInterrupt
     infos = [logged(run).info for run in (failed, killed)]
     assert [info.status for info in infos] == ["FAILED", "KILLED"]
@@ -200,7 +201,7 @@ def test_resume_says_what_is_missing(store, tmp_path):
     with pytest.raises(MissingRunError, match="MLflow run abc is missing at sqlite"):
         MlflowRun(tmp_path, tracking_uri=uri, run_id="abc")
 
-    with MlflowRun(tmp_path, store_dir=store) as run:
+    with MlflowRun(tmp_path, tracking_uri=uri) as run:
         pass
     client_of(run).delete_run(run.run_id)
     with pytest.raises(
@@ -220,7 +221,7 @@ def test_resume_says_what_is_missing(store, tmp_path):
 
 
 def test_misuse_is_named(store, tmp_path):
-    run = MlflowRun(tmp_path, store_dir=store)
+    run = MlflowRun(tmp_path, tracking_uri=sqlite_uri(store))
     with pytest.raises(TypeError, match="metric 'videos' is a list"):
         run.log_metrics({"videos": [1, 2]}, step=0)
     with pytest.raises(FileNotFoundError, match=r"cannot log .*nothing\.png"):
@@ -239,7 +240,7 @@ def test_a_second_process_may_not_log_the_same_run(store, tmp_path):
         "import pathlib, sys; from pld_ray.tracking.sending import claim;"
         f"claim(pathlib.Path({str(tmp_path)!r}), wait_s=0.2)"
     )
-    with MlflowRun(tmp_path, store_dir=store):
+    with MlflowRun(tmp_path, tracking_uri=sqlite_uri(store)):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert f"{tmp_path} is in use by process {os.getpid()}" in done.stderr
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
@@ -248,7 +249,7 @@ def test_a_second_process_may_not_log_the_same_run(store, tmp_path):
 def test_a_run_whose_folder_is_held_by_its_job_leaves_it_held(store, tmp_path):
     lock = FolderLock(tmp_path)
     lock.claim()
-    with MlflowRun(tmp_path, store_dir=store):
+    with MlflowRun(tmp_path, tracking_uri=sqlite_uri(store)):
         pass
     assert lock.path.exists()
     lock.release()
@@ -259,7 +260,7 @@ def test_the_networks_of_a_checkpoint_are_kept_without_its_replay(store, tmp_pat
     (best / "replay").mkdir(parents=True)
     for name in ("learner.json", "learner.safetensors", "residual_sac.json", "algorithm_state.pkl"):
         (best / name).write_text(name)
-    with MlflowRun(tmp_path, store_dir=store) as run:
+    with MlflowRun(tmp_path, tracking_uri=sqlite_uri(store)) as run:
         run.log_checkpoint(best)
     found = client_of(run).list_artifacts(run.run_id, "checkpoints/best")
     assert [pathlib.Path(a.path).name for a in found] == [
@@ -332,7 +333,7 @@ def test_a_server_that_accepts_but_never_answers_is_given_up(tmp_path, monkeypat
 
 
 def test_artifacts_that_cannot_be_stored_do_not_hold_up_metrics(tmp_path, store, caplog):
-    run = MlflowRun(tmp_path / "run", store_dir=store, experiment_name="blocked")
+    run = MlflowRun(tmp_path / "run", tracking_uri=sqlite_uri(store), experiment_name="blocked")
     folder = store / "mlartifacts" / run.run_id
     folder.parent.mkdir(exist_ok=True)
     folder.write_text("a file where MLflow wants its folder")
@@ -351,7 +352,7 @@ def test_artifacts_that_cannot_be_stored_do_not_hold_up_metrics(tmp_path, store,
 
 def test_a_deleted_experiment_is_what_has_to_be_restored(store, tmp_path):
     """It takes its runs along, and brings them back."""
-    with MlflowRun(tmp_path, store_dir=store, experiment_name="given up") as run:
+    with MlflowRun(tmp_path, tracking_uri=sqlite_uri(store), experiment_name="given up") as run:
         pass
     experiment = logged(run).info.experiment_id
     client_of(run).delete_experiment(experiment)
@@ -371,7 +372,7 @@ def test_a_sender_that_still_tries_at_the_end_does_not_retry_for_minutes():
 
 
 def test_what_mlflow_refuses_is_left_out_alone(store, tmp_path, caplog):
-    with MlflowRun(tmp_path, store_dir=store) as run:
+    with MlflowRun(tmp_path, tracking_uri=sqlite_uri(store)) as run:
         client_of(run).log_param(run.run_id, "seed", "of somebody else")
         run.log_params({"seed": 0, "utd": 1, "tau": 0.005})
         run.log_metrics({"success": 0.5}, step=1)
@@ -381,7 +382,7 @@ def test_what_mlflow_refuses_is_left_out_alone(store, tmp_path, caplog):
 
 
 def test_a_run_deleted_under_its_training_goes_on_when_it_is_restored(store, tmp_path, caplog):
-    run = MlflowRun(tmp_path, store_dir=store)
+    run = MlflowRun(tmp_path, tracking_uri=sqlite_uri(store))
     client_of(run).delete_run(run.run_id)
     run.log_metrics({"success": 0.5}, step=1)
     assert not run.flush(budget_s=20, patience_s=2)
@@ -392,7 +393,7 @@ def test_a_run_deleted_under_its_training_goes_on_when_it_is_restored(store, tmp
 
 
 def test_what_a_run_could_not_send_is_sent_later(store, tmp_path, caplog, monkeypatch):
-    run = MlflowRun(tmp_path / "run", store_dir=store)
+    run = MlflowRun(tmp_path / "run", tracking_uri=sqlite_uri(store))
     with monkeypatch.context() as patch:
         patch.setattr(MlflowReceiver, "__call__", _unreachable)
         run.log_metrics({"success": 0.5, "loss": 1.0}, step=1)
@@ -417,12 +418,13 @@ def _unreachable(receiver, records) -> None:
 
 def test_a_sweep_is_one_run_that_its_trials_are_shown_under(store, tmp_path):
     folder = tmp_path / "grid"
-    sweep = open_sweep_run(folder, "grid", sqlite_uri(store), "sweeps", {"num_samples": 2})
-    with MlflowRun(folder / "t0", store_dir=store, parent_run_id=sweep.run_id) as trial:
+    uri = sqlite_uri(store)
+    sweep = open_sweep_run(folder, "grid", uri, "sweeps", {"num_samples": 2})
+    with MlflowRun(folder / "t0", tracking_uri=uri, parent_run_id=sweep.run_id) as trial:
         pass
     sweep.log_metrics({"best/success": 0.5}, step=1)
     sweep.finish("KILLED")
-    again = open_sweep_run(folder, "grid", sqlite_uri(store), "sweeps", {"num_samples": 2})
+    again = open_sweep_run(folder, "grid", uri, "sweeps", {"num_samples": 2})
     assert again.run_id == sweep.run_id
     again.log_metrics({"best/success": 0.7}, step=1)  # a repeated trial
     again.log_metrics({"best/success": 0.8}, step=2)
@@ -440,7 +442,7 @@ def test_two_processes_make_one_new_store_silently(tmp_path):
         "import logging, sys; logging.basicConfig(level=logging.INFO);"
         "from pld_ray.tracking.mlflow_run import MlflowRun;"
         "assert 'mlflow' not in sys.modules and 'matplotlib' not in sys.modules;"
-        f"run = MlflowRun(sys.argv[1], store_dir={str(tmp_path)!r});"
+        f"run = MlflowRun(sys.argv[1], tracking_uri={sqlite_uri(tmp_path)!r});"
         "run.log_metrics({'a': 1}, step=1); run.finish();"
         "assert __import__('mlflow').active_run() is None"
     )

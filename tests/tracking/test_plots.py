@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from PIL import Image
 
 from pld_ray.tracking.plots import STYLE, plot_learning_curve, series
@@ -27,7 +28,8 @@ def rows():
         yield row
 
 
-def picture(tmp_path, data, **options) -> np.ndarray:
+def picture(tmp_path, data, value_range=(0.0, 1.0), **options) -> np.ndarray:
+    options["value_range"] = value_range
     path = plot_learning_curve(data, tmp_path / "learning_curve.png", **options)
     return np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"), dtype=int)
 
@@ -69,6 +71,13 @@ def test_size_and_no_global_state(tmp_path):
 def test_sparse_rows_are_drawn(tmp_path, data, recwarn):
     assert picture(tmp_path, data).std() > 0
     assert [str(w.message) for w in recwarn.list] == []
+
+
+def test_q_is_drawn_with_the_bound_that_the_run_gave_it(tmp_path, monkeypatch):
+    titles = []
+    monkeypatch.setattr(Axes, "set_title", lambda axes, text, **options: titles.append(text))
+    picture(tmp_path, list(rows()), value_range=[-500.0, 5.0])
+    assert "Q and its bound [-500, 5]" in titles
 
 
 def test_series_takes_what_is_there():

@@ -65,9 +65,7 @@ class ChunkedObjective(GradientSteps):
         critic = networks.target_critic
         target_x = networks.target_encoder(*seen, features)
         outputs = networks.outputs(critic, target_x, chunk, members)
-        logits: Tensor | None = critic.reduction_logits
-        if logits is not None and members is not None:
-            logits = logits[members]
+        logits = critic.logits_of(members)
         reward, discount, reduction = batch["reward"], batch["discount"], params.target_reduction
         if critic.num_atoms == 1:
             return losses.td_target(reward, discount, outputs, reduction, logits), None
@@ -92,7 +90,7 @@ class ChunkedObjective(GradientSteps):
         """L_A of `bptt`, through the flow's steps; or of `sac`, with the chunks' log pi [B]."""
         networks, critic = self.networks, self.networks.critic
         observation, x = part.observation, part.features
-        logits = None if critic.reduction_logits is None else critic.reduction_logits.detach()
+        logits = critic.fixed_logits()
         reduction = self.params.actor_reduction
         if self.params.improvement == "bptt":
             noise = self.noise(BPTT_DRAWS, len(x), *networks.actor.noise_shape)
@@ -127,7 +125,7 @@ class ChunkedObjective(GradientSteps):
         clipped = chunks.clamp(-1.0, 1.0)
         q = critic.value(self.networks.outputs(critic, part.features, clipped))
         self.record(part, "q_policy", q.detach())
-        logits = None if critic.reduction_logits is None else critic.reduction_logits.detach()
+        logits = critic.fixed_logits()
         reduction, alpha = self.params.actor_reduction, self.params.distill_alpha
         return losses.distill_loss(chunks, flow_chunks, q, alpha, reduction, logits)
 

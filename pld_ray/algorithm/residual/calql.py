@@ -42,8 +42,7 @@ class CalQLInitialization:
         self.log_multiplier = nn.Parameter(torch.tensor(start, device=sac.device))
         self.optimizer = torch.optim.Adam([self.log_multiplier], params.calql_lagrange_lr)
         self.steps = 0
-        low, high = params.value_range
-        self.metrics = UpdateMetrics((low, high), active_share=1.0)
+        self.metrics = UpdateMetrics(params.value_range, active_share=1.0)
         dims = losses.active(sac.networks.residual_dims)
         self.log_density_random = conservative.uniform_log_density(float(dims.sum()))
 
@@ -110,8 +109,7 @@ class CalQLInitialization:
             shape = (num_actions, *base.shape)
             uniform = torch.rand(shape, generator=sac.generator, device=sac.device) * 2.0 - 1.0
             random = sac.compose(base, uniform * losses.active(networks.residual_dims))
-            own_encoder = networks.critic_encoder is not None
-            actor_x = networks.encode(networks.encoder, batch) if own_encoder else x
+            actor_x = sac.actor_view(batch, x)
             next_x = networks.encode(networks.encoder, batch, successor=True)
             delta, log_prob = sac.residual(actor_x.detach(), base, num_actions)
             next_delta, next_log_prob = sac.residual(next_x, next_base, num_actions)

@@ -77,9 +77,10 @@ class ResidualSACUpdate(GradientSteps):
         Returns:
             Means over the call: critic_loss, critic_grad_norm, td_target_mean, conservative_gap (of
             Q; while it has a weight, a part of critic_loss), and of Q at the batch's actions
-            q_mean, q_max and q_out_of_bound; where actor steps fell into it,
-            actor_loss, actor_grad_norm, q_policy, entropy (nats, of the residual), residual_abs
-            (over the dimensions that carry one), temperature_loss, temperature_grad_norm, alpha.
+            q_mean, q_max and q_out_of_bound; where actor steps fell into it, actor_loss,
+            actor_grad_norm, q_policy, entropy (nats, of the residual), residual_abs (over the
+            dimensions that carry one), temperature_loss, temperature_grad_norm, alpha. With a
+            discrete gripper discrete_critic_loss, discrete_critic_grad_norm and discrete_q_mean.
             Of HG-DAgger actor_loss, actor_grad_norm, residual_abs, and imitated_share of the rows.
 
         Raises:
@@ -180,13 +181,11 @@ class ResidualSACUpdate(GradientSteps):
 
     def policy_rows(self, batch: Batch, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x, base action and what the actor would do, in the rows that are `CONSERVED`."""
-        networks, x = self.networks, x[CONSERVED]
+        x = x[CONSERVED]
         some = {name: column[CONSERVED] for name, column in batch.items()}
         base_action = some["base_action"]
         with torch.no_grad():
-            own_encoder = networks.critic_encoder is not None
-            actor_x = networks.encode(networks.encoder, some) if own_encoder else x
-            delta, _ = self.residual(actor_x, base_action, 1)
+            delta, _ = self.residual(self.actor_view(some, x), base_action, 1)
             return x, base_action, self.compose(base_action, delta)[0]
 
     def td_target(
@@ -218,9 +217,7 @@ class ResidualSACUpdate(GradientSteps):
         outputs = target_critic.otf_outputs(next_x, next_base, actions, members)
         alpha = entropy_factor * networks.log_alpha.exp()
         reward, discount, reduction = batch["reward"], batch["discount"], params.target_reduction
-        logits: Tensor | None = target_critic.reduction_logits
-        if logits is not None and members is not None:
-            logits = logits[members]
+        logits = target_critic.logits_of(members)
         if target_critic.num_atoms == 1:
             y = losses.td_target(
                 reward, discount, outputs, log_prob, alpha, reduction, backup_entropy, logits
@@ -259,8 +256,7 @@ class ResidualSACUpdate(GradientSteps):
         """(16), (17): returns log pi(delta | x) [B], without gradient."""
         networks, params = self.networks, self.params
         base_action = batch["base_action"]
-        own_encoder = networks.critic_encoder is not None
-        actor_x = networks.encode(networks.encoder, batch) if own_encoder else x
+        actor_x = self.actor_view(batch, x)
         noise = self.noise(1, *base_action.shape)
         delta, log_prob = networks.residual(actor_x, base_action, noise)
         judged, acting = delta, None
@@ -269,7 +265,6 @@ class ResidualSACUpdate(GradientSteps):
                 acting, _ = networks.residual_of(networks.acting_actor, actor_x, base_action, noise)
             judged = losses.within_reach(delta, acting, params.proximal_range)
         q = networks.critic.otf(x, base_action, self.compose(base_action, judged)).squeeze(1)
-        logits = networks.critic.reduction_logits
         loss = losses.actor_loss(
             q,
             log_prob[0],
@@ -277,7 +272,7 @@ class ResidualSACUpdate(GradientSteps):
             networks.log_alpha.detach().exp(),
             params.actor_reduction,
             params.residual_penalty,
-            None if logits is None else logits.detach(),
+            networks.critic.fixed_logits(),
         )
         if acting is not None:
             loss = loss + params.proximal_penalty * losses.proximal_loss(delta[0], acting[0])
@@ -327,6 +322,11 @@ class ResidualSACUpdate(GradientSteps):
                 )
 
     # --- pieces of it ----------------------------------------------------------------------------
+
+    def actor_view(self, batch: Batch, x: Tensor) -> Tensor:
+        """The batch as the actor sees it; x is the critics' view of it, which they may share."""
+        networks = self.networks
+        return x if networks.critic_encoder is None else networks.encode(networks.encoder, batch)
 
     def residual(
         self, x: Tensor, base_action: Tensor, num_candidates: int

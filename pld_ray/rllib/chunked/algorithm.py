@@ -11,7 +11,7 @@ from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.evaluation.play import EpisodeResult
 from pld_ray.evaluation.requests import Contestant
-from pld_ray.policies.spaces import describe_space
+from pld_ray.policies.spaces import describe_spaces
 from pld_ray.pool import BasePolicyPool, PoolSpec
 from pld_ray.rllib.chunked.config import ACRLPDConfig
 from pld_ray.rllib.chunked.env_runner import NO_RESIDUAL
@@ -84,11 +84,7 @@ class ACRLPD(OffPolicy):
         settings, _ = factory.divided(self.config.env_config)
         made: Any = factory.env_maker(settings)()
         with contextlib.closing(made) as env:
-            seen = env.observation_space.spaces
-            spaces = {
-                "observations": {k: describe_space(s) for k, s in seen.items()},
-                "actions": describe_space(env.action_space),
-            }
+            spaces = describe_spaces(env.observation_space, env.action_space)
         spec = super().pool_spec()
         return replace(spec, arguments={**spec.arguments, **spaces})
 

@@ -13,6 +13,7 @@ from pld_ray.evaluation.requests import Contestant
 from pld_ray.evaluation.video import Film, film_init_state
 from pld_ray.policies import ChunkCache
 from pld_ray.policies.chunk_policy import ChunkPolicy
+from pld_ray.policies.spaces import shapes_of
 from pld_ray.rllib.chunked.pooled import PooledPolicy
 from pld_ray.rllib.env_runner import OffPolicyEnvRunner
 from pld_ray.rollout import factory
@@ -90,6 +91,5 @@ class ACRLPDEnvRunner(OffPolicyEnvRunner):
         if self.config.uses_pool:
             client = self.config.env_config["base_policy"]
             return PooledPolicy(client, seed, cloned, self._version)
-        spaces = self.env.unwrapped.group.observation_space.spaces
-        shapes = {key: tuple(space.shape or ()) for key, space in spaces.items()}
+        shapes = shapes_of(self.env.unwrapped.group.observation_space)
         return ChunkPolicy(self.module.networks, shapes, seed, cloned)

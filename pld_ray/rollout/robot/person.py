@@ -10,7 +10,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from pld_ray.rollout.device import PAUSE_S, Device, DeviceError, DeviceLostError, Reading
+from pld_ray.rollout.device import (
+    PAUSE_S,
+    Device,
+    DeviceError,
+    DeviceLostError,
+    Reading,
+    read_unpaused,
+)
 from pld_ray.rollout.keyboard import open_terminal, tell_the_person
 from pld_ray.rollout.robot.errors import ArmError
 
@@ -41,11 +48,7 @@ class Person:
         if self.device is None:
             return Reading()
         try:
-            reading = self.device.read()
-            while reading.paused:
-                self.on_wait()
-                time.sleep(PAUSE_S)
-                reading = self.device.read()
+            reading = read_unpaused(self.device, self.on_wait)
         except DeviceLostError as error:
             self._stop(str(error))
             self.leave()  # what is left of it would take the terminal's keys

@@ -307,12 +307,12 @@ def test_gradient_clipping_limits_what_the_optimizer_sees():
 
 
 def test_q_out_of_bound_counts_both_sides():
-    inside = make_update(q_bounds=(-100.0, 100.0)).run(3)
+    inside = make_update(make_params(value_range=[-100.0, 100.0])).run(3)
     assert inside["q_out_of_bound"] == 0.0
-    above = make_update(q_bounds=(-200.0, -100.0)).run(3)
-    below = make_update(q_bounds=(100.0, 200.0)).run(3)
+    above = make_update(make_params(value_range=[-200.0, -100.0])).run(3)
+    below = make_update(make_params(value_range=[100.0, 200.0])).run(3)
     assert above["q_out_of_bound"] == below["q_out_of_bound"] == 1.0
-    middle = make_update(q_bounds=(inside["q_mean"], 100.0)).run(3)
+    middle = make_update(make_params(value_range=[inside["q_mean"], 100.0])).run(3)
     assert 0.0 < middle["q_out_of_bound"] < 1.0
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pathlib
 
+import yaml
+
 HERE = pathlib.Path(__file__).parent
 METADATA = "Metadata-Version: 2.1\nName: lerobot_robot_tabletop\nVersion: 0.1.0\n"
 
@@ -41,3 +43,8 @@ def settings(folder: pathlib.Path, robot=None, **arm) -> dict:
             **arm,
         },
     }
+
+
+def text(value) -> str:
+    """A setting as the command line takes it."""
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
