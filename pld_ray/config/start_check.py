@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Sequence
 
 from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
@@ -28,8 +29,11 @@ def check_start(config: TrainConfig, learns: bool = True, resumes: bool = False)
             "--demo_path=DIR (pld-ray collect records one)"
         )
     if learns and isinstance(config.algorithm, ResidualSACParams):  # Q-chunking has others
-        check_imitated(config)
-        check_collected(config)
+        check_imitated(
+            config.algorithm, config.intervention.device, config.demo_path, config.pretrained_critic
+        )
+        if config.env.environment_class is None and not holds_something(config.offline_cache):
+            check_collected(config.algorithm, config.policy.type, config.demo_path)
     check_encoder_weights(config.algorithm)
     try:
         check_paths(config, is_new=learns and not resumes)
@@ -57,44 +61,52 @@ def check_encoder_weights(params: LearnerParams) -> None:
         raise ConfigError(f"{start}: no such folder; vision_encoder_name=policy reads the policy's")
 
 
-def check_collected(config: TrainConfig) -> None:
-    """Refuse to wait for successes of no base policy, whose action is zero.
+def holds_something(cache: str | None) -> bool:
+    """Whether a folder of collected data is there and not empty."""
+    return cache is not None and any(pathlib.Path(cache).glob("*"))
+
+
+def check_collected(params: ResidualSACParams, policy_type: str, demo_path: Sequence[str]) -> None:
+    """Refuse to wait for successes of no base policy, whose action is zero. Not to be asked of an
+    environment of one's own, where zeros may succeed, nor with a cache that has them.
 
     Raises:
         ConfigError: naming the settings.
     """
-    wanted, cache = config.algorithm.offline_episodes, config.offline_cache
-    if config.policy.type != "none" or not wanted or config.demo_path:
-        return
-    if config.env.environment_class is not None:  # of one's own, where zeros may succeed
-        return
-    if cache is not None and any(pathlib.Path(cache).glob("*")):
-        return
-    raise ConfigError(
-        f"algorithm.offline_episodes={wanted} with policy.type=none: nobody collects successes; "
-        "set algorithm.offline_episodes=0 (and algorithm.warmup_actions=random), or give "
-        "--demo_path"
-    )
+    if policy_type == "none" and params.offline_episodes and not demo_path:
+        raise ConfigError(
+            f"algorithm.offline_episodes={params.offline_episodes} with policy.type=none: nobody "
+            "collects successes; set algorithm.offline_episodes=0 (and "
+            "algorithm.warmup_actions=random), or give demo_path"
+        )
 
 
-def check_imitated(config: TrainConfig) -> None:
+def check_imitated(
+    params: ResidualSACParams, device: str, demo_path: Sequence[str], pretrained_critic: str | None
+) -> None:
     """Refuse HG-DAgger where there is nobody to imitate, or an offline replay that is not learnt.
+
+    Args:
+        params: of the algorithm.
+        device: by which a person intervenes, or `none`.
+        demo_path: datasets.
+        pretrained_critic: a checkpoint's folder.
 
     Raises:
         ConfigError: naming the setting.
     """
-    start, algorithm = "algorithm.actor_loss=hg_dagger", config.algorithm
-    if algorithm.actor_loss != "hg_dagger":
+    start = "algorithm.actor_loss=hg_dagger"
+    if params.actor_loss != "hg_dagger":
         return
-    if config.intervention.device == "none" and not config.demo_path:
+    if device == "none" and not demo_path:
         raise ConfigError(
             f"{start} imitates a person, and there is none: set intervention.device, or name "
             "demonstrations with demo_path"
         )
-    if algorithm.offline_episodes and not config.demo_path:
+    if params.offline_episodes and not demo_path:
         raise ConfigError(
-            f"algorithm.offline_episodes={algorithm.offline_episodes}: must be 0 with {start}, "
+            f"algorithm.offline_episodes={params.offline_episodes}: must be 0 with {start}, "
             "which imitates a person and not the base policy's successes"
         )
-    if config.pretrained_critic is not None:
+    if pretrained_critic is not None:
         raise ConfigError(f"pretrained_critic is of no use with {start}, which asks no critic")

@@ -13,6 +13,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LI
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from pld_ray.columns import INTERVENED, Columns
+from pld_ray.config.start_check import check_collected, check_imitated
 from pld_ray.data.normalizer import Normalizer
 from pld_ray.files.state_tree import load_tree, save_tree
 from pld_ray.networks.reward_classifier import classifier_fingerprint
@@ -22,8 +23,8 @@ from pld_ray.rllib.demonstrations import demonstrations_identity, load_demonstra
 from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
+from pld_ray.rollout import factory
 from pld_ray.rollout.episode import all_with_success, concatenate_episodes, split_episodes
-from pld_ray.rollout.factory import CLASSIFIER, task_instructions
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache, OfflineCacheError
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
@@ -68,8 +69,8 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
     """
     policy = config.base_policy_options
     environment = {k: v for k, v in config.env_config.items() if k not in NOT_DATA}
-    if CLASSIFIER in environment:  # by what it says, not by where it lies
-        environment[CLASSIFIER] = classifier_fingerprint(environment[CLASSIFIER])
+    if factory.CLASSIFIER in environment:  # by what it says, not by where it lies
+        environment[factory.CLASSIFIER] = classifier_fingerprint(environment[factory.CLASSIFIER])
     identity = {
         "format_version": FORMAT_VERSION,
         "environment": environment,
@@ -85,7 +86,7 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
             "demo_episodes": config.demo_episodes,
         }
         if "entry_point" in environment:  # the base policy labels them by what its info tells
-            identity["task"] = task_instructions(config.env_config)
+            identity["task"] = factory.task_instructions(config.env_config)
     return json.loads(json.dumps(identity, sort_keys=True))
 
 
@@ -176,8 +177,14 @@ class BaseCollection:
     def _start(self) -> None:
         """Take a pretrained critic over, or refuse it before anything is collected for it; read the
         cache if there is one, unless a checkpoint has brought a part already.
+
+        Raises:
+            ConfigError: there is nobody to imitate, or to collect successes.
         """
-        self._started = True
+        self._started, config = True, self.config
+        check_imitated(
+            self.params, config.intervention.device, config.demo_path, config.pretrained_critic
+        )
         if self.config.pretrained_critic is not None:
             self.learners.load_critic(self.config.pretrained_critic)
         cache = self._cache()
@@ -187,6 +194,8 @@ class BaseCollection:
                 self.offline, self.warmup = all_with_success(offline), all_with_success(warmup)
                 return
             cache.check_writable()
+        if config.env == factory.ENV_NAME and "entry_point" not in config.env_config:
+            check_collected(self.params, config.base_policy_options.type, config.demo_path)
         if self.config.demo_path:
             self.offline = load_demonstrations(self.config, self.runners)
         self.runners.restart(self.seed)

@@ -14,10 +14,12 @@ from pld_ray.algorithm.residual.networks import ResidualNetworks
 from pld_ray.algorithm.residual.schedules import ResidualScaleSchedule
 from pld_ray.algorithm.shards import Shard
 from pld_ray.algorithm.stored_columns import make_replay, replay_schema
+from pld_ray.config import ConfigError
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.data.errors import DataError
 from pld_ray.rllib import demonstrations, intake
 from pld_ray.rllib.collection import BaseCollection
+from pld_ray.rllib.config import ResidualSACConfig
 from pld_ray.rllib.demonstrations import check_room, with_starts
 from pld_ray.rllib.intake import of_successes, store_episodes
 from pld_ray.rllib.progress import Progress
@@ -153,16 +155,10 @@ def played(*episodes, oldest=100):
     return EpisodeBatch(columns, lengths, told, sum(lengths), oldest_start=oldest)
 
 
-def collecting(runners, num_learners=0, **options):
-    params = ResidualSACParams(**{"offline_episodes": 2, "warmup_steps": 6, **options})
-    config = SimpleNamespace(
-        learner_params=lambda: params,
-        collection_seed=4,
-        num_learners=num_learners,
-        demo_path=[],
-        **dict.fromkeys(("offline_cache", "norm_stats", "pretrained_critic")),
-    )
-    progress = Progress(ResidualScaleSchedule(params), utd=1.0)
+def collecting(runners, num_learners=0, policy="lerobot", **options):
+    config = ResidualSACConfig().learners(num_learners=num_learners).base_policy(type=policy)
+    config.training(collection_seed=4, **{"offline_episodes": 2, "warmup_steps": 6, **options})
+    progress = Progress(ResidualScaleSchedule(config.learner_params()), utd=1.0)
     return BaseCollection(config, progress, Keeping(), runners)
 
 
@@ -185,6 +181,20 @@ def test_first_successes_and_a_plain_warm_up_are_dealt_to_the_learners():
     assert collection.progress.env_steps == collection.progress.collection_env_steps == 11
     assert collection.progress.collection_stored_steps == 7
     assert (collection.offline, collection.warmup) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"policy": "none"}, "policy.type=none: nobody collects successes"),
+        ({"actor_loss": "hg_dagger", "offline_episodes": 0}, "imitates a person, and there is no"),
+    ],
+)
+def test_what_nobody_will_ever_give_is_refused_before_anything_is_played(options, told):
+    runners = Rehearsed()
+    with pytest.raises(ConfigError, match=told):
+        collecting(runners, **options).step()
+    assert not runners.seeds
 
 
 def test_a_failure_is_no_demonstration_and_the_collection_goes_on():
