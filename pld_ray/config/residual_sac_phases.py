@@ -29,7 +29,7 @@ class PhaseParams:
         "constant",
         "`constant`, `linear` (residual_scale_init -> residual_scale over residual_scale_steps) or "
         "`success` (grows by residual_scale_increment per window whose success rate exceeds "
-        "residual_scale_success).",
+        "residual_scale_success; experimental: no run to the end with it).",
     )
     residual_scale_init: float = option(
         0.0, "beta at the start of a `linear` or `success` schedule.", within="[0, 100]"
