@@ -65,8 +65,13 @@ def test_one_of_two_learners_goes_with_its_node_and_one_ends_the_run(
 
 def test_a_checkpoint_that_cannot_be_written_ends_all_learners_at_once(given, tmp_path):
     folder = tmp_path / "run"
-    (folder / "checkpoints").mkdir(parents=True)
-    (folder / f"checkpoints/{PARTIAL}step_000000010").touch()  # in the way of the second one
+
+    def stand_in_the_way_of_the_second() -> None:
+        wait_for((folder / "config.yaml").is_file, "the run's beginning")
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        (folder / f"checkpoints/{PARTIAL}step_000000010").touch()
+
+    threading.Thread(target=stand_in_the_way_of_the_second, daemon=True).start()
     learners = ["--learners.num_learners=2", f"--output_dir={folder}"]
     with pytest.raises(RunError, match=r"cannot write checkpoint .*10: .*; the last good .*05\."):
         finetune(load_config(FinetuneConfig, [*given, *learners]))
