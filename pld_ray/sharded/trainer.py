@@ -12,6 +12,7 @@ import math
 import pathlib
 import signal
 from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -300,19 +301,23 @@ def batches_from(
     """A rank's micro-batches of these updates in their order, read ahead by `workers` processes."""
     dataset = UpdateBatches(windows, params, ranks)
     sampler: Any = updates
-    loader = DataLoader(
-        dataset, None, sampler=sampler, num_workers=workers, worker_init_fn=ignore_sigterm
-    )
-    reader = iter(loader)
+    loader = DataLoader(dataset, None, sampler=sampler, num_workers=workers)
+    # a job that is stopped signals all of its processes: readers have to live until the run has
+    # ended its update, else DataLoader raises; they inherit this from their first instruction on
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        reader = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     for worker in getattr(reader, "_workers", ()):  # multiprocessing would wait for it at the exit
-        atexit.register(worker.kill)
+        atexit.register(end_reader, worker)
     return reader
 
 
-def ignore_sigterm(worker: int) -> None:
-    """A job that is stopped signals all of its processes: this one has to live until the run has
-    ended its update, else DataLoader raises."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def end_reader(worker: BaseProcess) -> None:
+    """Without DataLoader's handler, which raises RuntimeError wherever it hears of the end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    worker.kill()
 
 
 class ValidationBatches(Sequence[Batch]):
