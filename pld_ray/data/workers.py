@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -40,7 +41,8 @@ def run_jobs(
     def give(connection: Connection, process: Any) -> None:
         job = waiting.pop()
         workers[connection] = (process, job)
-        connection.send(job)
+        with contextlib.suppress(OSError):  # it has died: `wait` tells of it next
+            connection.send(job)
 
     try:
         while waiting and len(workers) < num_workers:
@@ -51,7 +53,7 @@ def run_jobs(
                 process, job = workers.pop(ready)
                 try:
                     result = ready.recv()
-                except EOFError:
+                except (EOFError, OSError):  # the latter where it has not read its job
                     process.join()
                     result = WorkerDied(process.exitcode)
                     if waiting:

@@ -10,6 +10,8 @@ from typing import Any
 from pld_ray.jobs.stop_request import hung_up, stop_signals
 
 LATER_S = 0.02
+UNHEARD = ("cb", "remove", "_remove", "__del__")
+"""Names of what is called when objects go: by importlib's locks, by weak collections."""
 
 
 class StartUp:
@@ -88,7 +90,7 @@ class StartUp:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         hung_up(number)
         self._ended = True
-        if not is_logging(frame):
+        if not is_held(frame):
             self._raise()
         again = threading.Timer(LATER_S, self._interrupt)
         again.daemon = True
@@ -104,11 +106,15 @@ class StartUp:
         raise KeyboardInterrupt(f"stopped while starting ({self._current}): {self.left}")
 
 
-def is_logging(frame: FrameType | None) -> bool:
-    """Whether the module `logging` is at work: an interrupt there may leave its lock taken, for
-    which the end of the process would wait for ever."""
+def is_held(frame: FrameType | None) -> bool:
+    """Whether an interrupt has to wait.
+
+    The module `logging` is at work, whose lock it may leave taken: the end of the process would
+    wait for that for ever. Or the interpreter itself calls what runs, and would only print what is
+    raised there: importing calls such functions all the time.
+    """
     while frame is not None:
-        if frame.f_globals.get("__name__") == "logging":
+        if frame.f_globals.get("__name__") == "logging" or frame.f_code.co_name in UNHEARD:
             return True
         frame = frame.f_back
     return False

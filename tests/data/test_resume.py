@@ -9,6 +9,8 @@ import multiprocessing
 import os
 import random
 import signal
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 import pytest
 from aloha_files import write_episode
@@ -17,6 +19,7 @@ from pld_ray.data.aloha_file import Layout
 from pld_ray.data.aloha_part import Settings
 from pld_ray.data.conversion import convert
 from pld_ray.data.conversion_progress import Steps
+from pld_ray.data.workers import run_jobs
 
 SETTINGS = Settings("lab/fold", "fold the box", mode="video")
 
@@ -104,6 +107,23 @@ def test_a_file_that_has_changed_since_is_converted_again(tmp_path):
     size = (tmp_path / "in/score_5/episode_0.hdf5").stat().st_size
     first = saved["files"][0]
     assert (first["folder"], first["file"], first["size"]) == ("score_5", "episode_0.hdf5", size)
+
+
+@pytest.mark.parametrize("killed_by", ["start", "send"])
+def test_a_worker_that_dies_before_its_job_is_told_as_such(killed_by, monkeypatch):
+    """As by the kernel while it imports: before it was given one, or before it has read it."""
+    owner = BaseProcess if killed_by == "start" else Connection
+    original = getattr(owner, killed_by)
+
+    def then_kill(self, *given):
+        original(self, *given)
+        for process in multiprocessing.active_children():
+            process.kill()
+            process.join()
+
+    monkeypatch.setattr(owner, killed_by, then_kill)
+    ended = {job: result.args for job, result in run_jobs(abs, [-1, -2], 2)}
+    assert ended == {-1: (-9,), -2: (-9,)}
 
 
 class Interrupted(Steps):

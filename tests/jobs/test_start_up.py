@@ -23,7 +23,7 @@ POINT = [
     "--algorithm.offline_episodes=0",
     "--tracking.enabled=false",
 ]
-END_S = 30.0
+END_S = 120.0
 """Two seconds on an idle machine; the tests share theirs."""
 
 
@@ -160,6 +160,34 @@ def test_a_stop_within_logging_waits_until_its_lock_is_free():
     with pytest.raises(KeyboardInterrupt, match=r"^stopped while starting \(imports\)"):
         begin()
     assert logged == ["whole"]
+
+
+class Goes:
+    """Stops the start when it goes."""
+
+    def __init__(self, gone):
+        self.gone = gone
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+        self.gone.append(1)
+
+
+def test_a_stop_where_python_hears_no_error_is_not_printed_and_comes_after_it(monkeypatch):
+    printed, gone = [], []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+
+    def begin():
+        with StartUp() as start:
+            start.step("imports")
+            Goes(gone)
+            assert (gone, printed) == ([1], [])
+            threading.Event().wait(END_S)
+            gone.append("not stopped")
+
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped while starting \(imports\)"):
+        begin()
+    assert gone == [1]
 
 
 def test_who_ends_the_process_is_not_taken_for_a_stop():
