@@ -22,7 +22,7 @@ def test_runs_come_in_the_order_of_the_tasks(monkeypatch):
 
     def residual(task, _):
         if task == "a":
-            assert later.wait(10)
+            assert later.wait(60)
         later.set()
         return pathlib.Path(task)
 
@@ -44,7 +44,7 @@ def test_no_other_is_begun_once_one_has_failed(monkeypatch):
         begun.append(task)
         if task == "a":
             sys.exit("pld-ray train failed")
-        assert cancelled.wait(10)  # those that run go on meanwhile
+        assert cancelled.wait(60)  # those that run go on meanwhile
         return pathlib.Path(task)
 
     monkeypatch.setattr(circle, "residual", residual)

@@ -133,7 +133,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def wait_for(self, text):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen
             if select.select([self.master], [], [], 0.2)[0]:

@@ -129,6 +129,8 @@ def test_sigkill_during_a_write_leaves_the_older_checkpoint(dataset, tmp_path):
             if not list(checkpoints.glob("step_*")):
                 continue
             process.send_signal(signal.SIGSTOP)
+            # until all of its threads stand still: what is seen then is what a kill leaves
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             if list(checkpoints.glob(f"{PARTIAL}*")):
                 break
             process.send_signal(signal.SIGCONT)

@@ -297,6 +297,7 @@ def test_an_address_at_which_nothing_listens_is_refused_at_once(
 def test_an_address_at_which_no_ray_listens_is_refused_at_once(hangs_up, monkeypatch):
     """A dashboard, as it answers to what is not for it; a server that says nothing and closes."""
     monkeypatch.setattr(cluster.ray, "init", never)
+    monkeypatch.setattr(cluster_address, "SPEAK_S", 60.0)  # what is silent for longer is asked
     monkeypatch.delenv("RAY_USE_TLS", raising=False)
     handler = socketserver.BaseRequestHandler if hangs_up else BaseHTTPRequestHandler
     with ThreadingHTTPServer(("", 0), handler) as server:

@@ -126,9 +126,11 @@ def test_a_killed_replica_is_survived_and_replaced(pool, inline, act_observation
             for i, answer in enumerate(future.result()):
                 np.testing.assert_array_equal(answer, expected[i % len(requests)])
     end = time.monotonic() + 300
-    while len((metrics := pool.metrics())["replicas"]) < 2:  # those that answer
+    metrics = pool.metrics()
+    while len(metrics["replicas"]) < 2 or None in metrics["replicas"]:  # those that answer
         assert time.monotonic() < end
         time.sleep(0.1)
+        metrics = pool.metrics()
     survivor, successor = metrics["replicas"]
     assert survivor["pid"] == pids[1]
     assert successor["pid"] not in pids

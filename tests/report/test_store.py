@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from stores import hold_port
 
 from pld_ray.config import ConfigError
 from pld_ray.report.inputs import select
@@ -34,9 +35,8 @@ def server_log(tmp_path_factory):
 @pytest.fixture(scope="module")
 def server(sweep, server_log):
     """`mlflow server` over the store of the sweep."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    held = hold_port("127.0.0.1")
+    port = held.getsockname()[1]
     store, address = sweep.parent / "mlflow.db", f"http://127.0.0.1:{port}"
     log = server_log
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1"]
@@ -61,7 +61,8 @@ def server(sweep, server_log):
         time.sleep(0.1)
     yield address
     os.killpg(process.pid, 15)
-    process.wait(30)
+    process.wait(120)
+    held.close()
 
 
 def answers(url: str) -> bool:

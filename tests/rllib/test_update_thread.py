@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -97,6 +98,8 @@ def test_a_reader_gets_in_between_two_slices_of_a_long_job(start, recorder):
 
     reader = threading.Thread(target=read)
     reader.start()
+    while not thread._readers:  # until it asks
+        time.sleep(0.001)
     recorder.gate.set()
     reader.join(60)
     assert seen
@@ -105,13 +108,14 @@ def test_a_reader_gets_in_between_two_slices_of_a_long_job(start, recorder):
     assert thread.poll().updates == 1000 * SLICE_UPDATES
 
 
-def test_one_that_is_abandoned_ends_after_the_slice_that_it_is_at(start, recorder):
+def test_one_that_is_abandoned_ends_after_the_slice_that_it_is_at(start, recorder, monkeypatch):
     thread = start()
     recorder.gate.clear()
     thread.submit(Work([{}], 1000 * SLICE_UPDATES, 0.3))
     thread.submit(Work([{}, {}], 5, 0.4))
     recorder.entered.acquire()  # the first slice is being made
-    threading.Timer(0.2, recorder.gate.set).start()
+    stop = thread.stop  # where `abandon` waits for the slice
+    monkeypatch.setattr(thread, "stop", lambda: (recorder.gate.set(), stop()))
     thread.abandon()
     assert not thread._thread.is_alive()
     assert recorder.log[1:] == [("store", 1, 0.3), ("update", SLICE_UPDATES)]

@@ -49,7 +49,7 @@ class Typist:
         """Send keys; they have been noted when this returns."""
         self.keyboard.noted.clear()
         os.write(self.master, keys.encode())
-        assert self.keyboard.noted.wait(5)
+        assert self.keyboard.noted.wait(60)
 
 
 @pytest.fixture
@@ -181,9 +181,9 @@ def test_a_sequence_never_swallows_a_stop_or_a_verdict(typist, begun):
 
 def test_a_new_episode_takes_what_waits_in_the_terminal_for_the_last_one_s(typist):
     os.write(typist.keyboard._woken, b".")  # nobody listens
-    typist.keyboard._thread.join(10)
+    typist.keyboard._thread.join(60)
     os.write(typist.master, b"w\n")
-    assert select.select([typist.slave], [], [], 10)[0]
+    assert select.select([typist.slave], [], [], 60)[0]
     typist.keyboard.episode_begins()
     assert not select.select([typist.slave], [], [], 0)[0]
     assert typist.keyboard.read() == Reading()
@@ -225,7 +225,7 @@ def test_a_terminal_that_hangs_up_is_said_once_and_the_episode_goes_on(typist, c
     np.testing.assert_allclose(turn.actions[0], [0.5, 0, 0, 0, 0, 0, 0.25])
     os.close(typist.slave)
     os.close(typist.master)
-    typist.keyboard._thread.join(5)
+    typist.keyboard._thread.join(60)
     with pytest.raises(DeviceLostError):
         typist.keyboard.read()
     for _ in range(3):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import multiprocessing
 import pathlib
-import socket
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -42,19 +42,19 @@ FILES = [f"{name}.safetensors" for name in ("policy", "average", "optimizer")]
 
 def on_ranks(number: int, function: Callable[..., None], *arguments: Any) -> None:
     """Call `function(ranks, *arguments)` in so many processes; an error in one is raised here."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     multiprocessing.set_forkserver_preload(PRELOADED)  # imported once, not by every rank
-    torch.multiprocessing.start_processes(
-        _run, (number, port, function, arguments), nprocs=number, start_method="forkserver"
-    )
+    with tempfile.TemporaryDirectory() as meeting:  # a port might be another's by then
+        torch.multiprocessing.start_processes(
+            _run, (number, meeting, function, arguments), nprocs=number, start_method="forkserver"
+        )
 
 
-def _run(rank: int, number: int, port: int, function: Callable[..., None], arguments: Any) -> None:
+def _run(
+    rank: int, number: int, meeting: str, function: Callable[..., None], arguments: Any
+) -> None:
     torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=number)
+    store = f"file://{meeting}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=number)
     try:
         function(Ranks(rank, number, planned=2), *arguments)
     finally:

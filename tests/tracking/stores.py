@@ -27,14 +27,21 @@ def documented_access(head: str, port: int) -> list[str]:
     return ["".join(option) for option in found]
 
 
+def hold_port(host: str) -> socket.socket:
+    """A port that nobody else is given while this is open; a server that is told it may listen."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((host, 0))
+    return held
+
+
 class MlflowServer:
     """An `mlflow server` process on sqlite, to be killed and started again."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
-        with socket.socket() as listener:
-            listener.bind((HEAD, 0))
-            self.port = listener.getsockname()[1]
+        self.held = hold_port(HEAD)  # while the server is down too
+        self.port = self.held.getsockname()[1]
         self.uri = f"http://{HEAD}:{self.port}"
         self.process: subprocess.Popen | None = None
 
@@ -86,6 +93,7 @@ def mlflow_server(tmp_path_factory):
     server.start()
     yield server
     server.kill()
+    server.held.close()
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from chaos import wait_for
 from mlflow.tracking import MlflowClient
 
 from pld_ray.files.lock import FolderLock
@@ -343,7 +344,8 @@ def test_artifacts_that_cannot_be_stored_do_not_hold_up_metrics(tmp_path, store,
         assert not run.flush(budget_s=20, patience_s=3)
     assert history(run, "success") == [(1, 0.5)]
     assert run.num_queued == 1
-    assert "artifacts, cannot be reached" in caplog.text
+    # a second failure says so: its thread may have come to one by now
+    wait_for(lambda: "artifacts, cannot be reached" in caplog.text, "the warning")
     folder.unlink()
     assert run.flush()
     assert (folder / "artifacts" / MLFLOW_FILE).is_file()
@@ -386,7 +388,8 @@ def test_a_run_deleted_under_its_training_goes_on_when_it_is_restored(store, tmp
     client_of(run).delete_run(run.run_id)
     run.log_metrics({"success": 0.5}, step=1)
     assert not run.flush(budget_s=20, patience_s=2)
-    assert f"run {run.run_id} is deleted; `MLFLOW_TRACKING_URI=sqlite:" in caplog.text
+    why = f"run {run.run_id} is deleted; `MLFLOW_TRACKING_URI=sqlite:"
+    wait_for(lambda: why in caplog.text, "the second failure, which says why")
     client_of(run).restore_run(run.run_id)
     run.finish()
     assert history(run, "success") == [(1, 0.5)]

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from chaos import wait_for
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
@@ -115,8 +116,13 @@ def test_nothing_is_lost_or_doubled_when_the_server_dies_and_returns(
     run.set_tag("phase", "train")
     run.log_artifact(artifact)
     assert not run.flush(budget_s=10, patience_s=2)
-    messages = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert sum("cannot be reached" in message for message in messages) == 2  # points, artifacts
+
+    def num_told():
+        messages = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        return sum("cannot be reached" in message for message in messages)
+
+    wait_for(lambda: num_told() >= 2, "what is said at a second failure, of points and artifacts")
+    assert num_told() == 2
     run.finish("KILLED", budget_s=1, patience_s=0.1)
     left.log_metrics({"success": 0.5}, 1)
     left.finish(budget_s=1, patience_s=0.1)

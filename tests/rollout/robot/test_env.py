@@ -342,11 +342,11 @@ def test_a_robot_that_does_not_come_back_stops_the_arm(make, monkeypatch, what):
     sent = len(robot.sent)
     resetting = threading.Thread(target=env.reset, daemon=True)
     resetting.start()
-    assert "look at its cables" in said.get(timeout=10)
+    assert "look at its cables" in said.get(timeout=60)
     assert resetting.is_alive()
     assert len(robot.sent) == sent
     event.set()
-    resetting.join(10)
+    resetting.join(60)
     assert not resetting.is_alive()
     assert env.arm.stopped is None
     assert "env_failure" not in env.step(act(x=1.0))[-1]
@@ -460,7 +460,7 @@ def test_resets_wait_for_enter_in_the_terminal(make, monkeypatch):
     assert b"arrange the scene, then press Enter" in os.read(master, 1024)
     assert waiting.is_alive()
     os.write(master, b"\n")
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     for fd in (master, slave):
         os.close(fd)

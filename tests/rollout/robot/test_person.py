@@ -48,7 +48,7 @@ def test_what_was_typed_before_the_question_does_not_answer_it(terminal):
     asked = Asked(terminal)
     for question in ("arrange the scene", "arrange the next one", "and the next"):
         terminal.type("\n\n")
-        assert select.select([terminal.slave], [], [], 10)[0]  # it has arrived
+        assert select.select([terminal.slave], [], [], 60)[0]  # it has arrived
         assert asked.waited(question)
         terminal.until_asked(question)
 

@@ -39,6 +39,7 @@ def settings(folder: pathlib.Path, robot=None, **arm) -> dict:
             "bounds_low": [0.15, -0.2, 0.05],
             "bounds_high": [0.45, 0.2, 0.45],
             "reset_speed": 3.0,
+            "call_timeout_s": 60.0,  # a busy machine is no robot that hangs
             "wait_for_person": False,
             **arm,
         },
