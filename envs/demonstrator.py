@@ -19,6 +19,7 @@ STEP_LENGTH = 0.05  # metres that an action of 1 asks for
 OPEN, CLOSE = -1.0, 1.0
 UP = np.array([0.0, 0.0, 1.0])
 
+GAIN = 1.5  # answers an offset of 2 cm by an action of 0.6, within a residual's reach
 HOVER = 0.10  # approach this far above the grasp
 DESCEND_WITHIN = 0.045  # of the seen target in the plane: descend; a shifted arm still descends
 DESCENT = 0.5  # action while descending: slow enough to centre before the fingers reach the object
@@ -73,15 +74,13 @@ class Demonstrator:
         env: a `LiberoEnv` with a task of `GRASPS`.
         perception: its error; the seen place of the object is a fixed function of the true one,
             so an imitator can learn it, and it is systematic, so a residual can learn to undo it.
-        gain: 1.5 answers an offset of 2 cm by an action of 0.6, within a residual's reach.
     """
 
-    def __init__(self, env: Any, perception: Perception, gain: float = 1.5) -> None:
+    def __init__(self, env: Any, perception: Perception) -> None:
         if perception.bias_std != 0.0:
             raise ValueError("the demonstrator's error must be systematic: set bias_std to 0")
         self._env = env
         self._perception = perception
-        self._gain = gain
         self._grasp = find_grasp(env.task_name)
         self._shift = np.array([*self._grasp.offset, 0.0])  # from the object to the hand
 
@@ -166,7 +165,7 @@ class Demonstrator:
         return seen + self._shift[:2]
 
     def _towards(self, waypoint: np.ndarray, hand: np.ndarray) -> np.ndarray:
-        return self._gain * (waypoint - hand) / STEP_LENGTH
+        return GAIN * (waypoint - hand) / STEP_LENGTH
 
 
 def find_grasp(task_name: str) -> Grasp:

@@ -19,6 +19,9 @@ INTERVENED = "intervened"
 """bool: a person's action was executed, and is what `action` holds."""
 SUCCEEDED = "succeeded"
 """bool: the episode of this row reached the goal, at this step or later; in a replay alone."""
+DISCRETE_ACTION, DISCRETE_PENALTY = "discrete_action", "discrete_penalty"
+GRIPPER_LABELS = (DISCRETE_ACTION, DISCRETE_PENALTY)
+"""float32: the joint choice of discrete grippers that was executed, and what it cost."""
 TASK_INDEX = "task_index"
 """The task's number, where an environment tells it: what a task embedding looks up."""
 VECTOR_KEYS = ("observation.state", "observation.environment_state", POLICY_FEATURES)

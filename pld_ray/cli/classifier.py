@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import pathlib
+import shlex
 
 from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 
@@ -107,7 +108,7 @@ def collect(args: argparse.Namespace) -> int:
     print(
         f"{writer.root}: {len(writer)} episodes, {sum(writer.successes)} with a success; now "
         f"{counted[1]} frames, {counted[0]} of them show it\n"
-        f"next: pld-ray classifier train --dataset={writer.root}"
+        f"next: pld-ray classifier train --dataset={shlex.quote(str(writer.root))}"
     )
     return 0
 
@@ -131,12 +132,13 @@ def train(args: argparse.Namespace) -> int:
 
     with TerminalSteps(plain_console()).phase("training", config.steps, "updates") as advance:
         trained = train_classifier(config, lambda step, loss: advance(1))
+    named = shlex.quote(config.output_dir)
     print(
         f"{config.output_dir}: threshold {trained.classifier.threshold:.3f}, "
         f"{in_words(trained.validation)}\n"
         f"curve: {trained.picture}\n"
-        f"next: pld-ray classifier evaluate --classifier={config.output_dir} --dataset=OTHER\n"
-        f"      pld-ray train --env.reward_classifier={config.output_dir}"
+        f"next: pld-ray classifier evaluate --classifier={named} --dataset=OTHER\n"
+        f"      pld-ray train --env.reward_classifier={named}"
     )
     return 0
 

@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import pathlib
+import shlex
 from typing import Any
 
 from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
@@ -94,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"the list is in {root / PROGRESS_FILE}", soft_wrap=True)
     done = "was converted before" if outcome.was_finished else "converted"
     print(f"{root}: {outcome.num_episodes} episodes, {outcome.num_frames} frames {done}")
-    print(f"next: pld-ray data {root}")
+    print(f"next: pld-ray data {shlex.quote(str(root))}")
     if args.push_to_hub:
         from lerobot.datasets import LeRobotDataset
 
@@ -128,7 +129,7 @@ def run_hilserl(args: argparse.Namespace) -> int:
     with TerminalSteps(plain_console()).phase("converting", 0, "episodes") as advance:
         writer = convert_hilserl(source, root, args.fps, task, lambda: advance(1))
     print(f"{root}: {len(writer)} episodes, {sum(writer.lengths)} frames converted")
-    print(f"next: pld-ray data {root}")
+    print(f"next: pld-ray data {shlex.quote(str(root))}")
     return 0
 
 

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.cli.ls import plain_console
     from pld_ray.config.file import dump_config
     from pld_ray.data.conversion_progress import TerminalSteps
+    from pld_ray.runs.layout import resuming
     from pld_ray.runs.run_dir import RunDir
 
     config = configured(args)
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from pld_ray.jobs.finetune_learner import updates_done
 
     if args.dry_run:
-        checkpoint, episodes = check_finetune(config, resumes=args.resume is not None)
+        checkpoint, episodes = check_finetune(config)
         frames = sum(len(episode.rows) for episode in episodes)
         print(
             f"{checkpoint.directory} ({checkpoint.policy_type}) can learn from {len(episodes)} "
@@ -68,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
     samples = config.total_steps * batch
     before = batch * updates_done(RunDir(resume)) if resume else 0
     with TerminalSteps(plain_console()).phase("fine-tuning", samples, "samples", before) as advance:
-        summary = finetune(config, resume, advance, args.trust)
+        summary = finetune(config, resume, advance)
     folder = RunDir(resume or config.output_dir).path
     if "policy" not in summary:
-        again = shlex.quote(str(folder))
-        print(f"saved {summary['checkpoint']}\ncontinue with: pld-ray finetune --resume={again}")
+        again = f"pld-ray finetune {resuming(folder)}"
+        print(f"saved {summary['checkpoint']}\ncontinue with: {again}")
         return 0
     if summary["validation_loss"] is not None:
         print(f"validation loss {summary['start_loss']:.4f} -> {summary['validation_loss']:.4f}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import textwrap
 import time
 from collections.abc import Callable
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([row.as_json() for row in rows], indent=1))
     elif not rows:
-        print(f"no run below {folder}: pld-ray train --output_dir={folder}/NAME makes one")
+        named = shlex.quote(folder)
+        print(f"no run below {folder}: pld-ray train --output_dir={named}/NAME makes one")
     else:
         print_table(rows, plain_console())
     return 0

@@ -44,17 +44,18 @@ def run(args: argparse.Namespace) -> int:
 
     from pld_ray.config.start_check import check_start
 
-    check_start(config, resumes=args.resume is not None)
+    check_start(config)
     if args.resume is None:
         tell_idle(config, args.settings)
     from pld_ray.jobs.pretrain import pretrain
+    from pld_ray.runs.layout import resuming
 
     summary = pretrain(config, pathlib.Path(args.resume) if args.resume else None)
     if "q_data" not in summary:
-        run_dir = shlex.quote(str(args.resume or config.output_dir))
+        again = resuming(args.resume or config.output_dir)
         print(
             f"saved {summary['checkpoint']} after {summary['calql_steps']} Cal-QL steps\n"
-            f"continue with: pld-ray pretrain --resume={run_dir}"
+            f"continue with: pld-ray pretrain {again}"
         )
         return 0
     checkpoint = shlex.quote(str(summary["checkpoint"]))

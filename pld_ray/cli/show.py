@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import shlex
 from typing import Any
 
 from pld_ray.cli.arguments import Parser
@@ -73,8 +74,8 @@ def describe(folder: pathlib.Path) -> dict[str, Any]:
     config = read_config(folder)
     if config is None:
         raise ConfigError(
-            f"{folder} holds no run: config.yaml is missing or not a run's; pld-ray ls {folder} "
-            "lists the runs below it"
+            f"{folder} holds no run: config.yaml is missing or not a run's; pld-ray ls "
+            f"{shlex.quote(str(folder))} lists the runs below it"
         )
     listed = read_alone(folder)
     checkpoints = latest_checkpoints(folder)
@@ -154,17 +155,15 @@ def next_commands(
     unsent: int = 0,
 ) -> dict[str, str]:
     """What can be done with the folder now: verb -> command; `command` made the run."""
-    import shlex
-
-    from pld_ray.runs.layout import POLICY_FOLDER, sweep_around
+    from pld_ray.runs.layout import POLICY_FOLDER, resuming, sweep_around
 
     path = shlex.quote(str(folder))
     commands = {}
     if state in ("interrupted", "failed", "never started"):
         if (sweep := sweep_around(folder)) is not None:
-            commands["resume"] = f"pld-ray sweep --resume={shlex.quote(str(sweep))}"
+            commands["resume"] = f"pld-ray sweep {resuming(sweep)}"
         else:
-            commands["resume"] = f"pld-ray {'sweep' if is_sweep else command} --resume={path}"
+            commands["resume"] = f"pld-ray {'sweep' if is_sweep else command} {resuming(folder)}"
     evaluated = next(
         (name for name in ("best", "final", *checkpoints) if name in checkpoints), None
     )

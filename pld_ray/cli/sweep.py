@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 def conclude(summary: dict[str, Any], folder: pathlib.Path) -> int:
     """Say what came out, and what to do next."""
+    from pld_ray.runs.layout import resuming
+
     best = summary["best"]
     print(
         f"{summary['name']}: {summary['num_finished']} of {summary['num_trials']} trials finished, "
@@ -87,5 +89,5 @@ def conclude(summary: dict[str, Any], folder: pathlib.Path) -> int:
         checkpoint = shlex.quote(f"{best['folder']}/checkpoints/best")
         print(f"      pld-ray eval --checkpoint={checkpoint}")
     if summary["num_open"] or summary["num_failed"]:
-        print(f"      pld-ray sweep --resume={shlex.quote(str(folder))}")
+        print(f"      pld-ray sweep {resuming(folder)}")
     return 1 if summary["num_failed"] else 0

@@ -48,9 +48,11 @@ def run(args: argparse.Namespace, config_class: str = "TrainConfig") -> int:
 
 def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> int:
     """`run`, whose steps `start` shows."""
+    from pld_ray.runs.layout import resuming
+
     resume, checkpoint = args.resume, args.checkpoint
     if resume is not None:
-        start.left = f"continue with pld-ray train --resume={shlex.quote(resume)}"
+        start.left = f"continue with pld-ray train {resuming(resume)}"
     if not (args.print_config or args.dry_run):
         start.step("configuration")
     from pld_ray.config import ConfigError
@@ -69,25 +71,22 @@ def configured(args: argparse.Namespace, start: StartUp, config_class: str) -> i
         return 0
     from pld_ray.config.start_check import check_start
 
-    check_start(config, resumes=resume is not None)
+    check_start(config)
     if resume is None:
         tell_idle(config, args.settings)
         RunDir(config.output_dir).check_new()
     if args.dry_run:
         return check(config, resume is not None)
 
-    start.step("imports")
-    from pld_ray.jobs.train import check_learners, train
-
-    check_learners(config)
     run = RunDir(resume or config.output_dir)
     if resume is not None and checkpoint is None and (summary := finished(config, run)):
-        more = " ".join([f"--resume={shlex.quote(resume)}", *reached(config, summary)])
+        more = " ".join([resuming(resume), *reached(config, summary)])
         print(f"{run.path} has finished; to train on: pld-ray train {more}")
         return conclude(config, run, summary)
-    summary = train(
-        config, pathlib.Path(resume) if resume else None, preset, start, checkpoint, args.trust
-    )
+    start.step("imports")
+    from pld_ray.jobs.train import train
+
+    summary = train(config, pathlib.Path(resume) if resume else None, preset, start, checkpoint)
     return conclude(config, run, summary) if "residual_success" in summary else 0
 
 

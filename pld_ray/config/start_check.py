@@ -12,13 +12,12 @@ from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.options import check_paths
 
 
-def check_start(config: TrainConfig, learns: bool = True, resumes: bool = False) -> None:
+def check_start(config: TrainConfig, learns: bool = True) -> None:
     """Check that a run's files, folders and task exist; no simulator, Ray or PyTorch is imported.
 
     Args:
         config: of a run.
         learns: False where a checkpoint only plays, which needs no demonstrations.
-        resumes: a run that goes on, whose folder is there.
 
     Raises:
         ConfigError: naming the setting.
@@ -36,7 +35,7 @@ def check_start(config: TrainConfig, learns: bool = True, resumes: bool = False)
             check_collected(config.algorithm, config.policy.type, config.demo_path)
     check_encoder_weights(config.algorithm)
     try:
-        check_paths(config, is_new=learns and not resumes)
+        check_paths(config)
         if config.env.environment_class is None:
             from envs.suites import find_task
 

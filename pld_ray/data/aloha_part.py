@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
+from pld_ray.columns import IMAGE_PREFIX
 from pld_ray.data import joint_convention as joints
 from pld_ray.data.aloha_file import AlohaEpisode, Layout
 from pld_ray.data.aloha_images import H5Images
-from pld_ray.data.lerobot_format import IMAGE_PREFIX, Features
+from pld_ray.data.lerobot_format import Features
 from pld_ray.data.parts import write_part
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pld_ray.columns import IMAGE_PREFIX
 from pld_ray.data import lerobot_format as v3
 from pld_ray.data.aloha_file import MOTORS, AlohaEpisode, Layout
 from pld_ray.data.aloha_part import Settings
@@ -182,7 +183,7 @@ def make_features(shapes: Sequence[Shape], layout: Layout, settings: Settings) -
                 f"--mode=video: the camera {name!r} names a folder of videos, which must not hold "
                 "a /; give it another name in the --mapping file"
             )
-        features[v3.IMAGE_PREFIX + name] = v3.camera(settings.mode, height, width)
+        features[IMAGE_PREFIX + name] = v3.camera(settings.mode, height, width)
     features["next.reward"] = v3.scalar("float32")
     for name in ("next.done", "next.success", "start"):
         features[name] = v3.scalar("bool")

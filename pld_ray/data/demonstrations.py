@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from pld_ray.columns import START, SUCCESS
+from pld_ray.columns import GRIPPER_LABELS, START, SUCCESS
 from pld_ray.data.dataset import Dataset, open_datasets
 from pld_ray.data.episode_columns import FINAL, RENAMED, Columns, restored
 from pld_ray.data.episode_writer import RECORDING_FILE
@@ -23,7 +23,7 @@ TERMINATED = "next.terminated"
 """Of datasets that a rollout wrote: the task was over, and not merely cut."""
 SEEN = ("base_action", "observation.features")
 """Beside the environment's observations, what a rollout's observation holds."""
-RECORDED = (*SEEN, "residual_scale", "intervened", START, "discrete_action", "discrete_penalty")
+RECORDED = (*SEEN, "residual_scale", "intervened", START, *GRIPPER_LABELS)
 """What a rollout may have recorded beside what every dataset has."""
 KNOWN_ROUNDING = 1e-3
 """Actions may be so far outside the bounds, as a share of the range: they are clipped."""

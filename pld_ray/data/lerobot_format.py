@@ -17,7 +17,6 @@ DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 EPISODES_PATH = "meta/episodes/chunk-000/file-000.parquet"
 INFO_PATH, STATS_PATH, TASKS_PATH = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
-IMAGE_PREFIX = "observation.images."
 CHUNK_FILES = 1000
 DATA_FILE_MB, VIDEO_FILE_MB = 100, 200
 

@@ -6,12 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pld_ray.columns import START
+from pld_ray.columns import START, SUCCESS
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.demonstrations import no_starts
 from pld_ray.data.errors import DataError
 from pld_ray.replay import ChunkRing, ColumnSpec, ReplaySchema
-from pld_ray.replay.chunk_ring import SUCCESS
 
 STATE = "observation.state"
 NEEDED = ("action", "next.reward", "next.done")

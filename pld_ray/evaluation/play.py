@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from pld_ray.columns import BASE_ACTION
+from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.rollout.vector_env import Observation
 
 Act = Callable[[Observation], np.ndarray]
@@ -39,6 +41,20 @@ class EpisodeResult:
         """From a dict of its fields; older releases wrote others too, and no `max_reward`."""
         known = {f.name: row[f.name] for f in fields(cls) if f.name in row}
         return cls(**{"max_reward": row["sum_reward"], **known})
+
+
+def check_init_states(config: TrainConfig | FinetuneConfig, env: Any, task: str) -> None:
+    """Refuse to evaluate on more init states than a task has.
+
+    Raises:
+        ConfigError: naming the settings and the task.
+    """
+    needed = config.evaluation.held_states + config.evaluation.validation_states
+    if needed > env.num_init_states:
+        raise ConfigError(
+            f"evaluation.held_states + evaluation.validation_states = {needed}, but {task} has "
+            f"{env.num_init_states} stored init states"
+        )
 
 
 def success_rate(episodes: Sequence[EpisodeResult]) -> float:

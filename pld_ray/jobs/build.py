@@ -34,6 +34,7 @@ from pld_ray.data.demonstrations import (
 )
 from pld_ray.data.errors import DataError
 from pld_ray.data.normalizer import Normalizer
+from pld_ray.evaluation.play import check_init_states
 from pld_ray.files.manifest import checksum
 from pld_ray.jobs.cluster import check_cluster, quiet_ray, running_ray
 from pld_ray.jobs.pretrained_critic import check_donor
@@ -41,7 +42,7 @@ from pld_ray.jobs.recording import frames_per_second
 from pld_ray.policies.actors import actor_facts
 from pld_ray.replay import FrameRing
 from pld_ray.replay.ingest import returns_to_go
-from pld_ray.rllib.collection import as_typed, collection_identity
+from pld_ray.rllib.collection import collection_identity
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.demonstrations import check_room
 from pld_ray.rllib.intake import ReturnRangeError, check_returns, with_scaled_reward
@@ -68,9 +69,7 @@ def offline_cache_folder(config: TrainConfig) -> pathlib.Path:
     identity = collection_identity(ResidualSACConfig.of_run(config))
     parent = pathlib.Path(config.output_dir).resolve().parent
     name = re.sub(r"[^\w-]", "_", config.env.task)[:80]  # a task may be any text
-    digests = [checksum(told)[:12] for told in (as_typed(identity), identity)]
-    older, folder = (parent / "cache" / f"{name}-{digest}" for digest in digests)
-    return older if older.is_dir() else folder
+    return parent / "cache" / f"{name}-{checksum(identity)[:12]}"
 
 
 def check_environment(
@@ -94,7 +93,7 @@ def check_environment(
     """
     if not learns:
         config = only_playing(config)
-    check_start(config, learns, resumes)
+    check_start(config, learns)
     quiet_ray()
     try:
         if config.pretrained_critic is not None:
@@ -131,12 +130,7 @@ def check_environment(
             check_task_index(env.observation_space.spaces, model_config)
             if learns and not resumes:
                 check_capacity(config, algorithm, getattr(env, "episode_length", None))
-            needed = config.evaluation.held_states + config.evaluation.validation_states
-            if needed > env.num_init_states:
-                raise ConfigError(
-                    f"evaluation.held_states + evaluation.validation_states = {needed}, but "
-                    f"{config.env.task} has {env.num_init_states} stored init states"
-                )
+            check_init_states(config, env, config.env.task)
         spaces = with_base_policy(policy, observations, actions)
         check_network_memory(config, spaces)
         replay_bytes = predict_replay_bytes(algorithm, spaces, actions)

@@ -21,7 +21,7 @@ from pld_ray.config.acrlpd_train import ACRLPDTrainConfig
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs.cluster_address import check_answers, last_line, no_cluster
 from pld_ray.jobs.elsewhere import other_cluster
-from pld_ray.jobs.placing import NOT_COUNTED, Resources, unplaced
+from pld_ray.jobs.placing import Resources, unplaced, without_marks
 
 Asked = list[tuple[str, Resources]]
 """Role and resources of each process."""
@@ -318,10 +318,6 @@ def alive_nodes() -> list[Resources]:
 
 
 def describe(resources: Mapping[str, float]) -> str:
-    """Resources in words, without memory and Ray's own marks."""
-    shown = {
-        name: amount
-        for name, amount in resources.items()
-        if name not in NOT_COUNTED and not name.startswith("node:")
-    }
-    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(shown.items())) or "nothing"
+    """Resources in words."""
+    shown = sorted(without_marks(resources).items())
+    return ", ".join(f"{amount:g} {name}" for name, amount in shown) or "nothing"

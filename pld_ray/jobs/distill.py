@@ -243,7 +243,7 @@ def learn(
         resume = run.path if (run.path / CONFIG_FILE).is_file() else None
         learning = located(config.learning(datasets, weights, str(run.path)), start_folder())
         # `check_learning` has seen to what decides the policy; all else is the command's own
-        summary = finetune(learning, resume, trust=True)
+        summary = finetune(learning, resume)
     if "policy" not in summary:
         raise KeyboardInterrupt(f"stopped while fine-tuning: the same command goes on in {out}")
     partial = out / ".policy"

@@ -14,20 +14,18 @@ from pld_ray.config import ConfigError
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.data.dataset import Dataset
 from pld_ray.data.training_windows import Needed
+from pld_ray.evaluation.play import check_init_states
 from pld_ray.files.atomic import undone_unless, write_json_atomically
 from pld_ray.jobs.elsewhere import located, start_folder
 from pld_ray.jobs.finetune_learner import (
     Advance,
     Inputs,
-    base_policy_of,
-    check_same_base,
-    check_same_datasets,
-    check_same_episodes,
-    datasets_of,
+    check_same_inputs,
     find_inputs,
     finetune_on_cluster,
     learn,
     played_tasks,
+    provenance,
 )
 from pld_ray.jobs.finetune_loop import COMPONENTS
 from pld_ray.jobs.learners import check_gpus
@@ -39,10 +37,10 @@ from pld_ray.policies.lerobot_network import load_config
 from pld_ray.policies.lerobot_processors import load_processors
 from pld_ray.rollout.factory import env_maker, for_evaluation, steps_per_second
 from pld_ray.rollout.vector_env import check_policy_matches
-from pld_ray.runs.layout import CONFIG_FILE, SUMMARY_FILE
+from pld_ray.runs.layout import SUMMARY_FILE
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
-from pld_ray.runs.trust import check_trusted, remember
+from pld_ray.runs.trust import remember
 from pld_ray.sharded.components import POLICY
 from pld_ray.sharded.policy_folder import (
     check_frozen,
@@ -59,15 +57,13 @@ def finetune(
     config: FinetuneConfig,
     resume: pathlib.Path | None = None,
     on_samples: Advance = lambda number: None,
-    trust: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune, new or from the newest checkpoint of `resume`.
 
     Args:
-        config: of the run.
+        config: of the run; whoever reads it from a folder asks `check_trusted` first.
         resume: folder of the run to continue.
         on_samples: is told the windows of each update.
-        trust: run the code that the resumed run names, see `pld_ray.runs.trust`.
 
     Returns:
         The content of `summary.json`; without `policy` when the run was interrupted.
@@ -83,14 +79,10 @@ def finetune(
     if resume is None:
         run.check_new()
         remember([config])
-    else:
-        check_trusted(config, run.path / CONFIG_FILE, trust)
-    inputs = check_finetune(config, resumes=resume is not None)
+    inputs = check_finetune(config)
     if newest := run.latest_checkpoint():
         check_same_architecture(inputs.checkpoint, newest / COMPONENTS / POLICY)
-        check_same_base(run, base_policy_of(inputs.checkpoint))
-        check_same_datasets(run, datasets_of(inputs.episodes))
-        check_same_episodes(run, len(inputs.episodes))
+        check_same_inputs(run, provenance(config, *inputs))
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
         try:
             with run.disk_errors(), run.work():
@@ -109,12 +101,8 @@ def finetune(
             close_logging()
 
 
-def check_finetune(config: FinetuneConfig, resumes: bool = False) -> Inputs:
+def check_finetune(config: FinetuneConfig) -> Inputs:
     """Open policy, datasets and, where they are played, the tasks, here where an error can be read.
-
-    Args:
-        config: of a fine-tuning.
-        resumes: it goes on, and its folder is there.
 
     Raises:
         ConfigError: naming what cannot be used.
@@ -122,7 +110,7 @@ def check_finetune(config: FinetuneConfig, resumes: bool = False) -> Inputs:
     if not config.dataset:
         raise ConfigError("pld-ray finetune learns from LeRobotDatasets: name one or more")
     try:
-        check_paths(config, is_new=not resumes)
+        check_paths(config)
         check_gpus(config)
         check_device(config)
         inputs = find_inputs(config)
@@ -153,7 +141,6 @@ def check_played(config: FinetuneConfig, needed: Needed, datasets: Iterable[Data
     Raises:
         ConfigError: naming what the environment lacks, or has in another shape.
     """
-    states = config.evaluation.held_states + config.evaluation.validation_states
     features = NamedFeatures(needed.shapes, needed.names)
     player: Any = SimpleNamespace(action_dim=needed.action_dim, input_features=features)
     for task in played_tasks(config):
@@ -161,11 +148,7 @@ def check_played(config: FinetuneConfig, needed: Needed, datasets: Iterable[Data
         made: Any = env_maker(for_evaluation(settings))()
         with contextlib.closing(made) as env:
             spaces = env.observation_space, env.action_space
-            if states > env.num_init_states:
-                raise ConfigError(
-                    f"evaluation.held_states + evaluation.validation_states = {states}, but "
-                    f"{task} has {env.num_init_states} stored init states"
-                )
+            check_init_states(config, env, task)
         try:
             check_policy_matches(player, *spaces)
         except ValueError as error:

@@ -111,9 +111,7 @@ def learn(
         ):
             about = provenance(config, *inputs)
             if resumes:
-                check_same_base(run, about["base_policy"])
-                check_same_datasets(run, about["datasets"])
-                check_same_episodes(run, about["episodes"])
+                check_same_inputs(run, about)
             try:
                 trainee = load_trainee(config)
             except (ValueError, OSError) as error:
@@ -181,6 +179,21 @@ def kept_provenance(run: RunDir, name: str) -> Any:
     """What the newest checkpoint that tells says of this; None where none does."""
     folders = (path / POLICY_FOLDER for path in run.find_checkpoints())
     return next(filter(None, (read_json(f / PROVENANCE_FILE).get(name) for f in folders)), None)
+
+
+def check_same_inputs(run: RunDir, about: dict[str, Any]) -> None:
+    """Refuse to go on with another base policy, or other episodes, than a run began with.
+
+    Args:
+        run: its checkpoints tell; one without any begins anew.
+        about: see `provenance`.
+
+    Raises:
+        RunError: naming what has changed.
+    """
+    check_same_base(run, about["base_policy"])
+    check_same_datasets(run, about["datasets"])
+    check_same_episodes(run, about["episodes"])
 
 
 def check_same_base(run: RunDir, base_policy: dict[str, str]) -> None:

@@ -35,7 +35,7 @@ from pld_ray.jobs.cluster import (
 from pld_ray.jobs.elsewhere import other_cluster
 from pld_ray.jobs.stop_request import StopRequest
 from pld_ray.runs.journal import read_history
-from pld_ray.runs.layout import CONFIG_FILE, METRICS_FILE, RAY_TRAIN, STOP_FILE
+from pld_ray.runs.layout import CONFIG_FILE, METRICS_FILE, RAY_TRAIN, STOP_FILE, resuming
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.sharded.ranks import Ranks
 
@@ -310,5 +310,5 @@ def reason_of(error: BaseException, run: RunDir) -> BaseException:
     last = next((str(cause).strip().splitlines()[-1] for cause in causes if str(cause)), str(error))
     return RunError(
         f"the learners failed ({last.strip()[:300]}); {run.path}/train.log says more. Continue "
-        f"with --resume={run.path}"
+        f"with {resuming(run.path)}"
     )

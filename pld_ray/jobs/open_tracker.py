@@ -153,10 +153,14 @@ def open_tracker(
                 journal=run.journal,
                 driver=driver,
             )
-    params = flatten_params(asdict(config))
-    del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it
-    first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
-    tracker.log_params({name: params[name] for name in first} | params)
+    try:
+        params = flatten_params(asdict(config))
+        del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it
+        first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
+        tracker.log_params({name: params[name] for name in first} | params)
+    except BaseException:  # nobody else knows of it yet
+        tracker.give_up()
+        raise
     return tracker
 
 

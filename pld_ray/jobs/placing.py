@@ -83,6 +83,15 @@ def take(resources: Resources, free: Iterable[dict[str, float]], cost: Cost) -> 
     return True
 
 
+def without_marks(resources: Mapping[str, float]) -> Resources:
+    """What people are told: without memory and the nodes' names."""
+    return {
+        name: amount
+        for name, amount in resources.items()
+        if name not in NOT_COUNTED and not name.startswith("node:")
+    }
+
+
 def counts(name: str) -> bool:
     """Whether a resource is one that demands compete for."""
     return name not in NOT_COUNTED and not name.startswith(MARKS)

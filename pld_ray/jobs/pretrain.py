@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import pathlib
+import shlex
 import time
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +20,7 @@ from pld_ray.jobs.result_metrics import record_initialization, show_initializati
 from pld_ray.jobs.stop_request import Stopped, StopRequest
 from pld_ray.rllib.off_policy import OffPolicy
 from pld_ray.runs.journal import log_line
-from pld_ray.runs.layout import PROGRESS_FILE, SUMMARY_FILE, read_json
+from pld_ray.runs.layout import PROGRESS_FILE, SUMMARY_FILE, read_json, resuming
 from pld_ray.runs.run_dir import RunDir
 from pld_ray.runs.status import FINISHED, INTERRUPTED
 from pld_ray.runs.trust import remember
@@ -50,7 +51,7 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
     if resume is not None and not getattr(config.algorithm, "calql_steps", 0):
         raise ConfigError(
             f"{resume} is no run of pld-ray pretrain: it has no Cal-QL steps; continue it with "
-            f"pld-ray train --resume={resume}"
+            f"pld-ray train {resuming(resume)}"
         )
     if config.algorithm.calql_steps == 0:
         raise ConfigError(
@@ -60,7 +61,7 @@ def pretrain(config: TrainConfig, resume: pathlib.Path | None = None) -> dict[st
     if (critic := config.pretrained_critic) is not None:
         raise ConfigError(
             f"pretrained_critic={critic} is a critic that was made already: leave it out, or learn "
-            f"online with pld-ray train --pretrained_critic={critic}"
+            f"online with pld-ray train --pretrained_critic={shlex.quote(critic)}"
         )
     check_own_gpu(config.runners)
     if resume is None:
@@ -89,9 +90,10 @@ def check_unfinished(run: RunDir) -> None:
     newest = run.latest_checkpoint()
     if newest is None or read_json(newest / PROGRESS_FILE).get("phase") != "online":
         return
-    use = f"continue it with pld-ray train --resume={run.path}"
+    use = f"continue it with pld-ray train {resuming(run.path)}"
     if newest.name == CHECKPOINT:
-        use = f"use its critic with pld-ray train --pretrained_critic={newest}"
+        critic = shlex.quote(str(newest))
+        use = f"use its critic with pld-ray train --pretrained_critic={critic}"
     raise ConfigError(f"{run.path} is finished with Cal-QL: {use}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pathlib
-import shlex
 import time
 from typing import Any
 
@@ -23,11 +22,11 @@ from pld_ray.jobs.start_up import StartUp
 from pld_ray.jobs.training_loop import TrainingLoop
 from pld_ray.rllib.learners import LearnerLostError
 from pld_ray.rllib.off_policy import OffPolicy
-from pld_ray.runs.layout import CONFIG_FILE
+from pld_ray.runs.layout import resuming
 from pld_ray.runs.reading import wall_before
 from pld_ray.runs.run_dir import RunDir, RunError
 from pld_ray.runs.status import FINISHED, INTERRUPTED
-from pld_ray.runs.trust import check_trusted, remember
+from pld_ray.runs.trust import remember
 from pld_ray.tracking.logfile import close_logging, setup_logging
 from pld_ray.tracking.mlflow_run import MlflowRun
 from pld_ray.tracking.tags import cluster_in_words
@@ -39,17 +38,15 @@ def train(
     preset: str = "default",
     start: StartUp | None = None,
     checkpoint: str | None = None,
-    trust: bool = False,
 ) -> dict[str, Any]:
     """Run the main job, new or from the newest checkpoint of `resume`.
 
     Args:
-        config: of the run.
+        config: of the run; whoever reads it from a folder asks `check_trusted` first.
         resume: folder of the run to continue.
         preset: name of the configuration file, for MLflow's tags.
         start: is told each step up to the first iteration.
         checkpoint: of the resumed run, by name; None is the newest one that is whole.
-        trust: run the code that the resumed run names, see `pld_ray.runs.trust`.
 
     Returns:
         The content of `summary.json`; without `residual_success` when the run was interrupted.
@@ -68,8 +65,6 @@ def train(
     if resume is None:
         run.check_new()
         remember([config])
-    else:
-        check_trusted(config, run.path / CONFIG_FILE, trust)
     start.step("environment and base policy")
     check_environment(config, resumes=resume is not None)
     with undone_unless(run.path, lambda: resume is not None or run.has_begun):
@@ -142,7 +137,7 @@ def stopped(run: RunDir, saved: pathlib.Path | None, env_steps: int = 0) -> dict
 
 def continuing(run: RunDir) -> str:
     """How to go on with a run that was stopped."""
-    return f"continue with: pld-ray train --resume={shlex.quote(str(run.path))}"
+    return f"continue with: pld-ray train {resuming(run.path)}"
 
 
 def check_strategy(config: TrainConfig) -> None:
@@ -238,7 +233,7 @@ class _Job:
                     raise RunError(
                         f"{error}. It was the {failures}. time, with max_failures="
                         f"{self.config.max_failures}: see why the learner dies (memory?), then "
-                        f"continue with --resume={self.run_dir.path}"
+                        f"continue with {resuming(self.run_dir.path)}"
                     ) from error
                 self.logger.warning("%s; going on from the last checkpoint", error)
                 print(f"{error}; going on from the last checkpoint", flush=True)

@@ -23,6 +23,8 @@ from pld_ray.networks.encoders.pooling import vector_encoder
 
 CNN_CHANNELS = 32
 """Of the encoder `cnn`, as in LeRobot's HIL-SERL."""
+AT_ONCE = 64
+"""Images in a pass."""
 ABOUT_FILE, WEIGHTS_FILE = "classifier.json", "classifier.safetensors"
 
 
@@ -101,15 +103,15 @@ class RewardClassifier(nn.Module):
         return self.out(torch.cat(latents, 1)).squeeze(1)
 
     @torch.no_grad()
-    def probabilities(self, images: Mapping[str, Any], batch: int = 64) -> Tensor:
+    def probabilities(self, images: Mapping[str, Any]) -> Tensor:
         """Probability of success [N] of images [N, H, W, 3] uint8, without dropout."""
         was_training = self.training
         self.eval()
         tensors = {camera: torch.as_tensor(images[camera]) for camera in self.shape.cameras}
         n = len(next(iter(tensors.values())))
         parts = [
-            self({camera: each[k : k + batch] for camera, each in tensors.items()})
-            for k in range(0, n, batch)
+            self({camera: each[k : k + AT_ONCE] for camera, each in tensors.items()})
+            for k in range(0, n, AT_ONCE)
         ]
         self.train(was_training)
         return torch.cat(parts).sigmoid() if parts else torch.zeros(0)

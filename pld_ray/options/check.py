@@ -32,17 +32,13 @@ def check_options(config: Any, prefix: str = "") -> None:
             raise ValueError(unfit(f"{prefix}{field.key}", value, field))
 
 
-def check_paths(config: Any, is_new: bool = True) -> None:
+def check_paths(config: Any) -> None:
     """Check that the files and folders which a configuration names are there.
-
-    Args:
-        config: of any command.
-        is_new: see `check_local`.
 
     Raises:
         ValueError: naming the option and the path.
     """
-    check_local(config, is_new)
+    check_local(config)
     for field, value in values_of(config):
         kind = field.option.path
         if kind in (None, "any") or value is None:
@@ -60,22 +56,16 @@ def check_paths(config: Any, is_new: bool = True) -> None:
             raise ValueError(f"{field.key}={value}: no such {kind}")
 
 
-def check_local(config: Any, is_new: bool = True) -> None:
+def check_local(config: Any) -> None:
     """Check that the files and folders which a configuration names are no addresses.
-
-    Args:
-        config: of any command.
-        is_new: False where what it was to make is there: older releases made `s3:/bucket`, which
-            only the folder that they started in knows.
 
     Raises:
         ValueError: naming the option.
     """
-    others = (None, "any", "repository") if is_new else (None, "any", "repository", "new")
     for field, value in values_of(config):
-        if field.option.path in others or value is None:
+        if field.option.path in (None, "any", "repository") or value is None:
             continue
-        if "://" in value and not pathlib.Path(value).exists():  # older releases made such folders
+        if "://" in value:
             raise ValueError(f"{field.key}={value}: must be {LOCAL}")
 
 

@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from pld_ray.config.policy import EMBEDDED_POLICIES
+from pld_ray.files.manifest import checksum
 from pld_ray.options.check import names_repository
 
 EMBEDDED_WEIGHTS = Path(__file__).parent / "weights"
@@ -76,7 +78,7 @@ class PolicyCheckpoint:
         options = {name: value for name, value in options.items() if value is not None}
         if not options:
             return own
-        return hashlib.sha256(json.dumps([own, options], sort_keys=True).encode()).hexdigest()
+        return checksum([own, options])
 
 
 def open_checkpoint(path: str | Path | None, instead: str = LOCAL_WAY) -> PolicyCheckpoint:
@@ -213,7 +215,8 @@ def _hint(directory: Path) -> str:
     """Where `config.json` comes from; a run and its checkpoints have none."""
     for folder in (directory, *directory.parents[:2]):
         if (folder / RUN_CONFIG).is_file():
-            return f"`pld-ray export {folder} --to=DIR` writes what this run has learnt as a policy"
+            export = f"pld-ray export {shlex.quote(str(folder))} --to=DIR"
+            return f"`{export}` writes what this run has learnt as a policy"
     return "a LeRobot pretrained directory has one: save with save_pretrained()"
 
 

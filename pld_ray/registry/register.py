@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 
 from pld_ray.jobs.export import chosen, write_base_and_residual
 from pld_ray.registry.success import known_success, lower_than_before
-from pld_ray.runs.layout import CONFIG_FILE, MLFLOW_FILE
+from pld_ray.runs.layout import CONFIG_FILE, MLFLOW_FILE, PROGRESS_FILE
 from pld_ray.tracking.mlflow_record import check_sqlite, read_record
 from pld_ray.tracking.mlflow_store import (
     SENDING_ADVICE,
@@ -66,7 +67,6 @@ def register_policy(
     checkpoint: str | None = None,
     alias: str = ALIAS,
     tracking_uri: str | None = None,
-    run_id: str | None = None,
     trust: bool = False,
 ) -> RegisteredPolicy:
     """Make a new version of the registered model `name` from a checkpoint of a run.
@@ -77,7 +77,7 @@ def register_policy(
         checkpoint: folder below the run's `checkpoints/`; None is `best`, or the newest one where
             there is none.
         alias: set to the new version.
-        tracking_uri, run_id: of the run in MLflow; None is what its folder says.
+        tracking_uri: of the run's store; None is what its folder says.
         trust: run the code that the run names, see `pld_ray.runs.trust`.
 
     Raises:
@@ -91,22 +91,23 @@ def register_policy(
 
     _check_names(name, alias)
     folder = pathlib.Path(run_dir).resolve()
+    export = f"pld-ray export {shlex.quote(str(folder))} --to=DIR"
     stored = RunDir(folder)
     config = stored.load_config()
     if isinstance(config, ACRLPDTrainConfig):
         raise ConfigError(
             f"{folder} is a run of pld-ray acrlpd, whose policy has no base beneath it: keep it "
-            f"with pld-ray export {folder} --to=DIR"
+            f"with {export}"
         )
     path = chosen(stored, checkpoint)
     check_trusted(config, folder / CONFIG_FILE, trust)
-    record = read_record(folder) or {}
-    uri, run = tracking_uri or record.get("tracking_uri"), run_id or record.get("run_id")
-    if uri is None or run is None:
+    record = read_record(folder)
+    if record is None:
         raise ConfigError(
             f"{folder / MLFLOW_FILE} is missing: the run was not tracked with MLflow, so there is "
-            f"no run to register a policy of; keep it with pld-ray export {folder} --to=DIR"
+            f"no run to register a policy of; keep it with {export}"
         )
+    uri, run = tracking_uri or record["tracking_uri"], record["run_id"]
     check_sqlite(uri)
     check_tracked(uri, run, folder)
     with tempfile.TemporaryDirectory() as scratch:
@@ -175,7 +176,7 @@ def _register(
     from mlflow.entities import LoggedModelOutput
     from mlflow.exceptions import MlflowException
 
-    progress = json.loads((checkpoint / "residual_sac.json").read_text())
+    progress = json.loads((checkpoint / PROGRESS_FILE).read_text())
     run = client.get_run(run_id)
     about = {"checkpoint": checkpoint.name, "env_steps": str(progress["env_steps"])}
     about |= known_success(checkpoint)

@@ -7,11 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from pld_ray.columns import SUCCESS
 from pld_ray.replay.frame_ring import FrameRing
 from pld_ray.replay.schema import END_OF_TASK
 
-SUCCESS = "success"
-"""Optional column of the schema: steps that reached the goal."""
 TAILS = ("pad", "drop")
 
 

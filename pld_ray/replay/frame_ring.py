@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pld_ray.columns import DISCRETE_PENALTY
 from pld_ray.replay.frame_store import FrameStore
-from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, PackedBatch, ReplaySchema
+from pld_ray.replay.schema import END_OF_TASK, PackedBatch, ReplaySchema
 
 
 class FrameRing(FrameStore):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pld_ray.columns import SUCCESS
+from pld_ray.columns import DISCRETE_PENALTY, SUCCESS
 from pld_ray.errors import UserError
-from pld_ray.replay.schema import DISCRETE_PENALTY, END_OF_TASK, MC_RETURN, ReplaySchema
+from pld_ray.replay.schema import END_OF_TASK, MC_RETURN, ReplaySchema
 
 Columns = Mapping[str, np.ndarray | Tensor]
 

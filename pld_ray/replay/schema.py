@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pld_ray.columns import BASE_ACTION, FEATURE_PREFIX, IMAGE_PREFIX
+from pld_ray.columns import BASE_ACTION, DISCRETE_PENALTY, FEATURE_PREFIX, IMAGE_PREFIX
 
 PACKED_DTYPES = ("float32", "float64", "bool")
 REQUIRED = (
@@ -24,7 +24,6 @@ REQUIRED = (
 )
 MC_RETURN = "mc_return"  # computed when an episode is added, never read from outside
 END_OF_TASK = "end_of_task"  # 1 on the final frame of a terminated episode: do not bootstrap
-DISCRETE_PENALTY = "discrete_penalty"  # optional; summed over the n-step window as the reward is
 SAMPLED = ("observation", "next_observation", "next_base_action", "discount", END_OF_TASK)
 
 

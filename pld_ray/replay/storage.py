@@ -20,7 +20,7 @@ FORMAT = "pld-ray frame ring"
 FORMAT_VERSION = 2
 META_FILE = "ring.json"
 PARTIAL = ".partial-"  # prefix of what is being written
-OWN_FILES = (f"{PARTIAL}*", "segment-*.safetensors", "rows-*.safetensors")  # rows: version 1
+OWN_FILES = (f"{PARTIAL}*", "segment-*.safetensors")
 
 
 class ReplayFileError(UserError, ValueError):

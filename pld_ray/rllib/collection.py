@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from pld_ray.rllib.learners import Learners
 from pld_ray.rllib.progress import Progress
 from pld_ray.rllib.runners import Runners
 from pld_ray.rollout import factory
-from pld_ray.rollout.episode import all_with_success, concatenate_episodes, split_episodes
+from pld_ray.rollout.episode import concatenate_episodes, split_episodes
 from pld_ray.rollout.messages import EpisodeBatch, ReplayBatch
 from pld_ray.rollout.offline_cache import FORMAT_VERSION, OfflineCache, OfflineCacheError
 from pld_ray.rollout.start_order import StartOrder, ended_episodes
@@ -88,16 +87,6 @@ def collection_identity(config: ResidualSACConfig) -> dict[str, Any]:
         if "entry_point" in environment:  # the base policy labels them by what its info tells
             identity["task"] = factory.task_instructions(config.env_config)
     return json.loads(json.dumps(identity, sort_keys=True))
-
-
-def as_typed(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity with a tokeniser's path from the current folder, if it lies below: older
-    releases named their caches after what was typed."""
-    told = dict(identity["base_policy_loader"])
-    path, here = pathlib.Path(told.get("tokenizer_path", "")), pathlib.Path.cwd()
-    if path.is_relative_to(here):
-        told["tokenizer_path"] = str(path.relative_to(here))
-    return {**identity, "base_policy_loader": told}
 
 
 class BaseCollection:
@@ -190,8 +179,7 @@ class BaseCollection:
         cache = self._cache()
         if cache is not None and not self.rounds:
             if cache.exists():
-                offline, warmup, self.rounds = cache.load()
-                self.offline, self.warmup = all_with_success(offline), all_with_success(warmup)
+                self.offline, self.warmup, self.rounds = cache.load()
                 return
             cache.check_writable()
         if config.env == factory.ENV_NAME and "entry_point" not in config.env_config:
@@ -307,8 +295,7 @@ class BaseCollection:
             tree = load_tree(folder / STATE_FILE)
         none: dict[str, Any] = {"columns": {}, "episode_lengths": []}
         self.offline, self.warmup = (
-            all_with_success(split_episodes(**tree.get(name, none)))
-            for name in ("offline", "warmup")
+            split_episodes(**tree.get(name, none)) for name in ("offline", "warmup")
         )
         self.rounds, self._counted = tree["rounds"], tree["counted"]
         steps = sum(self.rounds[: self._counted])

@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from pld_ray.columns import BASE_ACTION, POLICY_FEATURES, START, Columns
+from pld_ray.columns import (
+    BASE_ACTION,
+    DISCRETE_ACTION,
+    DISCRETE_PENALTY,
+    GRIPPER_LABELS,
+    POLICY_FEATURES,
+    START,
+    Columns,
+)
 from pld_ray.data.dataset import Dataset, open_all, open_datasets
 from pld_ray.data.demonstrations import Wanted, episodes_in, identity_of, recording_of
 from pld_ray.data.errors import DataError
@@ -17,7 +25,6 @@ from pld_ray.options import same_places
 from pld_ray.policies import base_policy_fingerprint
 from pld_ray.rllib.config import OffPolicyConfig, ResidualSACConfig
 from pld_ray.rllib.runners import Runners
-from pld_ray.rollout.gripper_record import CHOICE, GRIPPER_LABELS, PENALTY
 
 GRIPPERS = "grippers"
 """Of what a recording tells: `gripper_meaning`."""
@@ -47,12 +54,7 @@ def read_demonstrations(
 
 def demonstrations_identity(config: OffPolicyConfig) -> list[str]:
     """Digests of the datasets of `demo_path`: equal ones, equal episodes."""
-    return [identity_of(dataset) for dataset in datasets_of(config)]
-
-
-def datasets_of(config: OffPolicyConfig) -> list[Dataset]:
-    """Every dataset of `demo_path`."""
-    return open_all(config.demo_path)
+    return [identity_of(dataset) for dataset in open_all(config.demo_path)]
 
 
 def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Columns]:
@@ -68,7 +70,7 @@ def load_demonstrations(config: ResidualSACConfig, runners: Runners) -> list[Col
     """
     wanted, task = runners.describe_environment()
     policy = policy_identity(config)
-    told = {d.root: recording_of(d) for d in datasets_of(config)}
+    told = {d.root: recording_of(d) for d in open_all(config.demo_path)}
     known = {root for root, about in told.items() if same_places(about.get("base_policy"), policy)}
     grippers = gripper_meaning(config)
     episodes = [
@@ -132,8 +134,8 @@ def with_labels_of(
     """
     there = {**grippers, "compose_base": True, "grasp_penalty": None, **told}
     differ = {name for name, value in there.items() if grippers.get(name) != value}
-    stale = {CHOICE} if differ & {"dims", "compose_base"} else set()
-    stale |= {PENALTY} if differ & {"dims", "grasp_penalty"} else set()
+    stale = {DISCRETE_ACTION} if differ & {"dims", "compose_base"} else set()
+    stale |= {DISCRETE_PENALTY} if differ & {"dims", "grasp_penalty"} else set()
     return {name: values for name, values in episode.items() if name not in stale}
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import gymnasium as gym
 import numpy as np
 
-from pld_ray.columns import Columns
+from pld_ray.columns import GRIPPER_LABELS, Columns
 from pld_ray.config import ResidualSACParams
 from pld_ray.policies import BasePolicy, ChunkCache
-from pld_ray.rollout.gripper_record import GRIPPER_LABELS, GripperRecord
+from pld_ray.rollout.gripper_record import GripperRecord
 from pld_ray.rollout.vector_env import add_base_policy
 
 AT_ONCE = 32
@@ -92,7 +92,7 @@ def with_gripper_labels(
     if params.gripper != "discrete":
         return list(episodes)
     return [
-        episode if episode.keys() >= GRIPPER_LABELS else _with_labels(episode, params, actions)
+        episode if episode.keys() >= {*GRIPPER_LABELS} else _with_labels(episode, params, actions)
         for episode in episodes
     ]
 

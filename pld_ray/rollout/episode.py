@@ -73,19 +73,9 @@ class EpisodeBuilder:
             values.append(final[key] if key in final else np.zeros_like(first))
             is_number = key in DTYPES
             columns[key] = np.array(values, DTYPES[key]) if is_number else np.stack(values)
-        return with_success(columns, success)
-
-
-def with_success(columns: Columns, success: bool) -> Columns:
-    """An episode that tells on its last transition whether it reached the goal."""
-    reached = np.zeros(len(columns["reward"]), np.bool_)
-    reached[-2] = success
-    return {**columns, SUCCESS: reached}
-
-
-def all_with_success(episodes: Sequence[Columns]) -> list[Columns]:
-    """Episodes of whatever release: before `success`, what had terminated had reached the goal."""
-    return [e if SUCCESS in e else with_success(e, bool(e["terminated"].any())) for e in episodes]
+        columns[SUCCESS] = np.zeros(len(columns["reward"]), np.bool_)
+        columns[SUCCESS][-2] = success  # on its last transition
+        return columns
 
 
 def concatenate_episodes(episodes: Sequence[Columns]) -> tuple[Columns, list[int]]:

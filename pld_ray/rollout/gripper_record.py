@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pld_ray.columns import DISCRETE_ACTION, DISCRETE_PENALTY
 from pld_ray.networks.grippers import CLOSE, HOLD, NUM_CHOICES, OPEN, num_joint_choices
-
-CHOICE, PENALTY = "discrete_action", "discrete_penalty"
-GRIPPER_LABELS = {CHOICE, PENALTY}
 
 
 class GripperRecord:
@@ -76,8 +74,8 @@ class GripperRecord:
         charged = (closes & ~self._closed) | (opens & self._closed)
         self._closed = (self._closed | closes) & ~opens
         return {
-            CHOICE: np.where(chosen >= 0, chosen, nearest).astype(np.float32),
-            PENALTY: (-self._penalty * charged.sum(1)).astype(np.float32),
+            DISCRETE_ACTION: np.where(chosen >= 0, chosen, nearest).astype(np.float32),
+            DISCRETE_PENALTY: (-self._penalty * charged.sum(1)).astype(np.float32),
         }
 
     def _held(self, base_action: np.ndarray) -> np.ndarray:

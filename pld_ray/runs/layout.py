@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import shlex
 from typing import Any
 
 from pld_ray.files.manifest import MANIFEST_FILE
@@ -57,6 +59,11 @@ ENDED_FILE = "ended.json"
 def trial_folder(sweep: pathlib.Path, name: str) -> pathlib.Path:
     """The run's folder of a trial."""
     return sweep / TRIALS / name
+
+
+def resuming(folder: str | os.PathLike[str]) -> str:
+    """The flag that goes on with a run or a sweep, as a shell takes it."""
+    return f"--resume={shlex.quote(str(folder))}"
 
 
 def run_around(path: pathlib.Path) -> pathlib.Path | None:

@@ -18,6 +18,7 @@ from pld_ray.runs.layout import (
     SUMMARY_FILE,
     SWEEP_FILE,
     TRIALS,
+    resuming,
 )
 
 OF_A_RUN = (
@@ -51,7 +52,7 @@ def check_new(folder: pathlib.Path) -> None:
         if (folder / CONFIG_FILE).exists():
             raise ConfigError(
                 f"output_dir={folder} already holds a run: continue it with "
-                f"--resume={folder}, or choose another --output_dir"
+                f"{resuming(folder)}, or choose another --output_dir"
             )
         there = next(path for path in (folder, *folder.parents) if path.exists())
         reason = "" if there.is_dir() else f"{there} is no folder"

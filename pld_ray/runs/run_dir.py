@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+import shlex
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from pld_ray.runs.layout import (
     PROGRESS_FILE,
     TRAINER_FILE,
     read_json,
+    resuming,
     run_around,
 )
 from pld_ray.runs.new_folder import check_new
@@ -127,11 +129,8 @@ class RunDir:
         """
         owner = self.lock.claim(wait_s)
         if owner is not None:
-            left = (
-                ""
-                if owner.host == socket.gethostname()
-                else f" (a host that died frees its folders after {STALE_S:.0f} s)"
-            )
+            here = owner.host == socket.gethostname()
+            left = "" if here else f" (a host that died frees its folders after {STALE_S:.0f} s)"
             raise ConfigError(
                 f"{self.path} is in use by {owner}: wait for it or stop it{left}, or choose "
                 "another --output_dir"
@@ -171,7 +170,7 @@ class RunDir:
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
-            again = f"continue with --resume={self.path}" if self.has_begun else "start again"
+            again = f"continue with {resuming(self.path)}" if self.has_begun else "start again"
             raise RunError(
                 f"{error.filename or self.path} cannot be written: {os_reason(error)}. Free space "
                 f"or mend the folder, then {again}"
@@ -213,7 +212,7 @@ class RunDir:
             keep = f"; the last good checkpoint is {last}" if last else ""
             raise RunError(
                 f"cannot write checkpoint {target}: {os_reason(error)}{keep}. Free space or "
-                f"mend the folder, then continue with --resume={self.path}"
+                f"mend the folder, then continue with {resuming(self.path)}"
             ) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -332,8 +331,9 @@ def run_of_checkpoint(checkpoint: str | os.PathLike[str]) -> RunDir:
     path = pathlib.Path(checkpoint).resolve()
     if not (path / PROGRESS_FILE).is_file():
         there = RunDir(path).find_checkpoints()
-        best = next((each for each in there if each.name == BEST), next(iter(there), None))
-        instead = best or "a folder that `pld-ray train` wrote under checkpoints/"
+        best = min(there, key=lambda each: each.name != BEST, default=None)
+        written = "a folder that `pld-ray train` wrote under checkpoints/"
+        instead = written if best is None else shlex.quote(str(best))
         raise ConfigError(
             f"{checkpoint} is not a pld-ray checkpoint: {PROGRESS_FILE} is missing; give {instead}"
         )

@@ -8,14 +8,13 @@ the user's own, and a stored run with others asks for `--trust`.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pld_ray.config import ConfigError
+from pld_ray.files.manifest import checksum
 
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
@@ -47,7 +46,7 @@ def code_settings(config: TrainConfig | FinetuneConfig) -> dict[str, Any]:
 
 def remember(configs: Iterable[TrainConfig | FinetuneConfig]) -> None:
     """This user starts these: their code needs no `--trust` from now on."""
-    new = {digest(settings) for config in configs if (settings := code_settings(config))} - known()
+    new = {checksum(named) for config in configs if (named := code_settings(config))} - known()
     if not new:
         return
     path = known_file()
@@ -71,18 +70,13 @@ def check_trusted(config: TrainConfig | FinetuneConfig, source: pathlib.Path, tr
         ConfigError: it names foreign code.
     """
     settings = code_settings(config)
-    if trust or not settings or digest(settings) in known():
+    if trust or not settings or checksum(settings) in known():
         return
     named = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     raise ConfigError(
         f"{source} names code that would be run here and that you have not started a run with: "
         f"{named}; if you trust it, say so with --trust"
     )
-
-
-def digest(settings: dict[str, Any]) -> str:
-    """SHA-256 of the settings."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def known() -> set[str]:

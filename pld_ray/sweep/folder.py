@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pathlib
-import shlex
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
@@ -14,7 +13,14 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import decode, dump_config, encode, read_config, read_stored
 from pld_ray.files.atomic import write_atomically, write_json_atomically
 from pld_ray.files.lock import LOCK_FILE, FolderLock
-from pld_ray.runs.layout import BASE_FILE, SWEEP_CONFIG_FILE, SWEEP_FILE, TRIALS, trial_folder
+from pld_ray.runs.layout import (
+    BASE_FILE,
+    SWEEP_CONFIG_FILE,
+    SWEEP_FILE,
+    TRIALS,
+    resuming,
+    trial_folder,
+)
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, SweepConfig
 from pld_ray.sweep.ended import known_names, point_key
@@ -29,9 +35,8 @@ def check_new(folder: pathlib.Path) -> None:
         ConfigError: it holds a sweep, or something else.
     """
     if (folder / SWEEP_FILE).exists():
-        resume = f"pld-ray sweep --resume={shlex.quote(str(folder))}"
         raise ConfigError(
-            f"{folder} already holds a sweep: continue it with `{resume}`, "
+            f"{folder} already holds a sweep: continue it with `pld-ray sweep {resuming(folder)}`, "
             "or give another name with --name=... or another --output_dir"
         )
     if folder.exists() and any(path.name != LOCK_FILE for path in folder.iterdir()):

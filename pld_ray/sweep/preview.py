@@ -15,7 +15,7 @@ from rich.table import Table
 
 from pld_ray.jobs.cluster import alive_nodes, describe, running_ray
 from pld_ray.jobs.elsewhere import located, other_cluster
-from pld_ray.jobs.placing import Resources, fit_at_once
+from pld_ray.jobs.placing import Resources, fit_at_once, without_marks
 from pld_ray.sweep import plan
 from pld_ray.sweep.config import Sweep, label
 from pld_ray.sweep.run import check_points
@@ -44,7 +44,7 @@ def preview(sweep: Sweep, as_json: bool = False) -> str:
         "env_steps_per_trial": steps,
         "resources_per_trial": total(wanted),
         "roles": dict(Counter(role for role, _ in plan.roles(sweep, config))),
-        "nodes": [clean(node) for node in nodes],
+        "nodes": [without_marks(node) for node in nodes],
         "trials_at_once": at_once,
         "rounds": math.ceil(plan.num_trials(sweep) / at_once) if at_once else None,
         "scheduler": sweep.config.scheduler.type,
@@ -102,8 +102,3 @@ def total(bundles: list[Resources]) -> Resources:
     for bundle in bundles:
         summed.update(bundle)
     return dict(summed)
-
-
-def clean(node: Resources) -> Resources:
-    """A node's resources without Ray's own marks."""
-    return {k: v for k, v in node.items() if not k.startswith(("node:", "memory", "object_store"))}

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import pathlib
-import shlex
 import shutil
 import signal
 import threading
@@ -30,6 +29,7 @@ from pld_ray.runs.layout import (
     BASE_FILE,
     SUMMARY_FILE,
     TRIALS,
+    resuming,
     trial_folder,
 )
 from pld_ray.runs.status import FAILED, FINISHED, INTERRUPTED, RUNNING, failure_reason, write_status
@@ -183,7 +183,7 @@ class _Driver:
     def _run(self) -> dict[str, Any]:
         status, state, reason = "FAILED", FAILED, ""
         how = "goes on" if self.resumed else "begins"
-        again = f"pld-ray sweep --resume={shlex.quote(str(self.folder))}"
+        again = f"pld-ray sweep {resuming(self.folder)}"
         self.logger.info("the sweep %s: %d trials", how, plan.num_trials(self.sweep))
         # now, for Ray ends this process without a word where its head goes away
         print(f"[sweep] if it is cut off, continue with: {again}", flush=True)

@@ -89,6 +89,7 @@ class MlflowRun:
         self.run_dir = pathlib.Path(run_dir).resolve()
         self.tracking_uri = absolute(tracking_uri)
         self._finished = False
+        self._made = False
         all_tags = dict(tags or {})
         if parent_run_id is not None:
             all_tags["mlflow.parentRunId"] = parent_run_id
@@ -99,11 +100,14 @@ class MlflowRun:
             if run_id is None:
                 uri = self.tracking_uri
                 self.run_id = create_run(uri, experiment_name, run_name, all_tags)
+                self._made = True
             else:
                 self.run_id, past = run_id, known_past(self.run_dir, self.tracking_uri, run_id)
             write_record(self.run_dir, self.tracking_uri, self.run_id)
             self._outbox = Outbox(self.run_dir, self.run_id, self.journal, past)
         except BaseException:
+            if self._made:
+                self._delete()
             self._lock.release()
             raise
         self.journal.on_append = self._outbox.add_row
@@ -290,12 +294,23 @@ class MlflowRun:
             return
         self._finished = True
         try:
+            self._delete()
+        finally:
+            self._sending.close(self._lock)
+
+    def give_up(self) -> None:
+        """`discard` a run that was made for this; end one that was there as KILLED."""
+        if self._made:
+            self.discard()
+        else:
+            self.finish("KILLED")
+
+    def _delete(self) -> None:
+        try:
             (self.run_dir / MLFLOW_FILE).unlink(missing_ok=True)
             delete_run(self.tracking_uri, self.run_id)
         except OSError as error:
             log.warning("MLflow run %s, which has not begun, stays: %s", self.run_id, error)
-        finally:
-            self._sending.close(self._lock)
 
     def __enter__(self) -> MlflowRun:
         return self

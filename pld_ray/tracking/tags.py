@@ -6,13 +6,13 @@ import getpass
 import importlib.metadata
 import os
 import pathlib
-import shlex
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 from pld_ray.config.acrlpd import ACRLPDParams
 from pld_ray.config.finetune import FinetuneParams
+from pld_ray.runs.layout import resuming
 
 if TYPE_CHECKING:
     from pld_ray.config import TrainConfig
@@ -74,10 +74,10 @@ def note(
     """Two lines of markdown that stand at the top of the run's page."""
     task = config.env.task.replace("_", " ")
     algorithm: Any = config.algorithm
-    folder = shlex.quote(str(pathlib.Path(run_dir or "").resolve()))
+    again = resuming(pathlib.Path(run_dir or "").resolve())
     if isinstance(algorithm, FinetuneParams):
-        again = f"Continue with `pld-ray finetune --resume={folder}`"
-        return f"Fine-tuning, seed {config.seed}: {config.total_steps:,} updates.  \n{again}"
+        updates = f"Fine-tuning, seed {config.seed}: {config.total_steps:,} updates."
+        return f"{updates}  \nContinue with `pld-ray finetune {again}`"
     learns = (
         f"chunks of {algorithm.horizon} ({algorithm.improvement})"
         if isinstance(algorithm, ACRLPDParams)
@@ -88,7 +88,7 @@ def note(
         f"{config.total_steps:,} environment steps, {learns}, UTD {algorithm.utd:g}."
     ]
     if run_dir is not None:
-        lines.append(f"Continue with `pld-ray train --resume={folder}`")
+        lines.append(f"Continue with `pld-ray train {again}`")
     return "  \n".join(lines)
 
 

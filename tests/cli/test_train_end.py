@@ -56,6 +56,7 @@ FINISHED_RUN = [
     "--total_steps=36000",
     "--algorithm.warmup_actions=random",
     "--env.entry_point=envs.point:PointEnv",
+    "--runners.num_gpus_per_learner=1",  # which this machine need not have
 ]
 
 

@@ -52,6 +52,15 @@ def test_the_online_ring_holds_an_episode(config):
     check_environment(config)
 
 
+def test_a_task_has_the_init_states_that_are_evaluated(config):
+    config.evaluation.held_states, config.evaluation.validation_states = 100, 51
+    said = refusal(config)
+    assert "validation_states = 151, but" in said
+    assert "has 150 stored init states" in said
+    config.evaluation.validation_states = 50
+    check_environment(config)
+
+
 def test_each_learner_has_a_part_of_the_ring(config):
     config.runners.num_learners = 3
     config.algorithm.online_capacity = 3 * 50

@@ -22,10 +22,7 @@ from pld_ray.config import ConfigError, TrainConfig
 from pld_ray.config.file import dump_config, load_config
 from pld_ray.config.finetune import FinetuneConfig
 from pld_ray.jobs import cluster
-from pld_ray.jobs import pretrain as pretrain_job
-from pld_ray.jobs.build import check_environment
 from pld_ray.jobs.elsewhere import UNPACKED, joined_now, located, start_folder
-from pld_ray.jobs.finetune import check_finetune
 from pld_ray.jobs.learners import check_gpus
 from pld_ray.jobs.open_tracker import open_tracker
 from pld_ray.policies import EMBEDDED_ACT
@@ -89,37 +86,6 @@ def test_help_says_what_may_be_given_anew(command, capsys):
     said = " ".join(capsys.readouterr().out.split())
     for key in ("ray_address", "placement.check", "tracking.uri", "tracking.enabled"):
         assert key in said.partition("may be given anew:")[2]
-
-
-@pytest.mark.parametrize("command", ["train", "pretrain"])
-def test_a_run_that_an_older_release_put_below_s3_goes_on_from_every_folder(
-    command, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(pretrain_job, "_pretrain", lambda *a: {"checkpoint": "", "calql_steps": 0})
-    folder = tmp_path / "s3:/bucket/run"
-    config = load_config(TrainConfig, [*POINT, "--algorithm.calql_steps=10"])
-    config.output_dir, config.offline_cache = "s3://bucket/run", "s3://bucket/cache"
-    RunDir(folder).create(config)
-    (tmp_path / "there").mkdir()
-    monkeypatch.chdir(tmp_path / "there")
-    flags = ["--dry_run"] if command == "train" else []
-    assert main([command, f"--resume={folder}", "--trust", *flags]) == 0, capsys.readouterr().err
-    check_environment(config, learns=False)  # it is evaluated
-    with pytest.raises(ConfigError, match="output_dir=s3://bucket/run: must be a path on this"):
-        check_environment(config)
-
-
-def test_a_fine_tuning_that_an_older_release_put_below_s3_goes_on_from_every_folder(tmp_path):
-    save_act(tmp_path / "act")
-    write_dataset(tmp_path / "data", (12, 3, 9))
-    flags = [f"--policy.path={tmp_path}/act", "--evaluation.interval_steps=0"]
-    config = load_config(FinetuneConfig, flags)
-    config.dataset, config.output_dir = [f"{tmp_path}/data"], "s3://bucket/run"
-    RunDir(tmp_path / "s3:/bucket/run").create(config)
-    asked = [f"--resume={tmp_path}/s3:/bucket/run", "--trust", "--dry_run"]
-    assert main(["finetune", *asked]) == 0
-    with pytest.raises(ConfigError, match="output_dir=s3://bucket/run: must be a path on this"):
-        check_finetune(config)
 
 
 # --- which cluster --------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from pld_ray.runs.status import RUNNING, is_held
 from pld_ray.sweep import plan
 from pld_ray.sweep import trial as sweep_trial
 from pld_ray.sweep.config import Sweep, SweepConfig
-from pld_ray.tracking import mlflow_store, tags
+from pld_ray.tracking import mlflow_run, mlflow_store, tags
 from pld_ray.tracking.mlflow_record import sqlite_path, sqlite_uri, write_record
 
 POINT = "algorithm.residual_scale=0.5, algorithm.utd=2"
@@ -111,6 +111,38 @@ def test_a_run_that_has_not_begun_leaves_none_in_mlflow(
     assert (run.path / "mlflow_run.json").exists() == begun
     assert info.status == status
     assert not is_held(run.path)
+
+
+@pytest.mark.parametrize("where", ["write_record", "flatten_params"])
+def test_a_run_that_is_stopped_before_its_parameters_are_logged_does_not_run_on(
+    where, config, uri, tmp_path, monkeypatch
+):
+    run, kept = RunDir(tmp_path / "run"), RunDir(tmp_path / "kept")
+    tracker = open_tracker(config, kept)
+    tracker.finish()
+    before = known_runs(uri)
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mlflow_run if where == "write_record" else jobs_tracker, where, stop)
+    with pytest.raises(KeyboardInterrupt):
+        open_tracker(config, run)
+    (made,) = known_runs(uri).keys() - before.keys()
+    assert known_runs(uri)[made] == ("KILLED", "deleted")
+    assert not (run.path / "mlflow_run.json").exists()
+    assert not is_held(run.path)
+    with pytest.raises(KeyboardInterrupt):
+        open_tracker(config, kept)
+    is_open = where == "flatten_params"  # else it has said nothing yet
+    assert known_runs(uri)[tracker.run_id] == ("KILLED" if is_open else "FINISHED", "active")
+
+
+def known_runs(uri: str) -> dict[str, tuple[str, str]]:
+    """Status and stage of every run, by its id."""
+    with contextlib.closing(sqlite3.connect(sqlite_path(uri))) as file:
+        rows = file.execute("SELECT run_uuid, status, lifecycle_stage FROM runs").fetchall()
+    return {run_id: (status, stage) for run_id, status, stage in rows}
 
 
 @pytest.mark.parametrize("begun", [True, False])

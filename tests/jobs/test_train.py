@@ -191,7 +191,7 @@ def test_eval_of_a_checkpoint_agrees_with_the_run_and_needs_no_gpu(
     (folder / "config.yaml").write_text(gpu)
     assert main(["eval", f"--checkpoint={folder / 'checkpoints' / 'best'}"]) == 0
     assert "on 3 held init states" in capsys.readouterr().out
-    assert main(["train", f"--resume={folder}"]) == 2
+    assert main(["train", f"--resume={folder}", "--total_steps=9000"]) == 2
     assert "--resume=RUN --runners.num_gpus_per_learner=0" in capsys.readouterr().err
     ours = json.loads((folder / "eval" / "best" / "eval_info.json").read_text())
     run = json.loads((finished / "eval_info.json").read_text())

@@ -23,7 +23,7 @@ from pld_ray.jobs.result_metrics import flatten_result
 from pld_ray.jobs.training_loop import learner_metrics
 from pld_ray.registry import load_policy, register_policy
 from pld_ray.runs.run_dir import RunDir
-from pld_ray.tracking.mlflow_record import sqlite_uri
+from pld_ray.tracking.mlflow_record import sqlite_uri, write_record
 from pld_ray.tracking.mlflow_store import MissingRunError
 
 
@@ -92,7 +92,9 @@ def test_a_sqlite_store_and_mlflows_own_loader_do_as_well(trained, store, tmp_pa
     client = MlflowClient(uri, uri)
     experiment = client.create_experiment("local", str(tmp_path / "artifacts"))
     run_id = client.create_run(experiment).info.run_id
-    register_policy(trained.folder, "local", tracking_uri=uri, run_id=run_id)
+    folder = shutil.copytree(trained.folder, tmp_path / "run")
+    write_record(folder, uri, run_id)
+    register_policy(folder, "local")
     files = {p.name for p in (tmp_path / "artifacts").rglob("*") if p.is_file()}
     assert {"config.json", "config.yaml", "policy_model.py"} <= files
     assert {"model.safetensors", "policy_preprocessor.json"} <= files  # the base policy's
@@ -143,8 +145,10 @@ def test_what_cannot_be_registered_or_loaded_is_one_sentence(trained, mlflow_ser
         known = r"not found at .*, which has of there the versions 1 and the aliases best"
         with pytest.raises(ConfigError, match=known):
             load_policy(uri, mlflow_server.uri)
+    unknown = shutil.copytree(folder, tmp_path / "unknown")
+    write_record(unknown, mlflow_server.uri, "0" * 32)
     with pytest.raises(MissingRunError, match=r"run 0{32}, of .* is missing at .*--tracking_uri="):
-        register_policy(folder, "x", run_id="0" * 32)
+        register_policy(unknown, "x")
     away = r"cannot be used .*: try again .* or give its new place with --tracking_uri="
     with pytest.raises(ConfigError, match=away):
         register_policy(folder, "x", tracking_uri="http://127.0.0.1:9")

@@ -176,7 +176,6 @@ def test_many_saves_keep_few_segments_and_merge_seldom(tmp_path):
 def test_saving_into_one_folder_leaves_only_what_the_ring_needs(tmp_path):
     ring, _ = filled(1000, [[(9, True)] * 20])
     (tmp_path / ".partial-segment.safetensors").write_text("of a save that died")
-    (tmp_path / "rows-0123.safetensors").write_text("of format version 1")
     (tmp_path / "notes.txt").write_text("someone else's")
     ring.save(tmp_path)
     ring.save(tmp_path)

@@ -73,24 +73,6 @@ def other(name: str, value: Any) -> Any:
     return "other"
 
 
-def test_a_cache_that_was_named_after_a_relative_path_is_found(tmp_path, monkeypatch):
-    """Older releases kept what was typed; the cache of a newer one goes by the whole path."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tokenizer").mkdir()
-    config = TrainConfig(output_dir=f"{tmp_path}/run")
-    config.policy.tokenizer_path = "tokenizer"
-    older = offline_cache_folder(config)
-    config.policy.tokenizer_path = f"{tmp_path}/tokenizer"
-    newer = offline_cache_folder(config)
-    assert newer != older
-    older.mkdir(parents=True)
-    assert offline_cache_folder(config) == older
-    monkeypatch.chdir("/")
-    assert offline_cache_folder(config) == newer
-    config.policy.tokenizer_path = None
-    assert offline_cache_folder(config) not in (newer, older)
-
-
 def demonstration(root: pathlib.Path) -> pathlib.Path:
     """A dataset of one transition."""
     writer = EpisodeWriter(root, Recording(task="reach", fps=20))

@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 
 from pld_ray.rollout.episode import (
     EpisodeBuilder,
-    all_with_success,
     concatenate_episodes,
     split_episodes,
 )
@@ -46,14 +45,3 @@ def test_concatenating_and_splitting_are_inverse(lengths):
     for original, back in zip(episodes, split_episodes(columns, found), strict=True):
         for key, value in original.items():
             np.testing.assert_array_equal(back[key], value)
-
-
-def test_of_an_older_release_what_terminated_has_succeeded():
-    """A reward may be paid on the way, or be a cost."""
-    new = episode(2)
-    old = {name: values for name, values in new.items() if name != "success"}
-    cut = {**old, "terminated": np.zeros(3, bool)}
-    dear = {**old, "reward": -old["reward"]}
-    failed = {**new, "success": np.zeros(3, bool)}
-    found = [e["success"].tolist() for e in all_with_success([cut, dear, failed])]
-    assert found == [[False] * 3, [False, True, False], [False] * 3]

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from pld_ray.config import ConfigError, TrainConfig
+from pld_ray.errors import UserError
 from pld_ray.files import lock as locks
 from pld_ray.files.atomic import undone_unless
 from pld_ray.files.lock import LOCK_FILE, STALE_S, Owner, lock_owner, process_start
@@ -241,6 +243,28 @@ def test_who_gives_a_run_for_its_checkpoint_or_the_reverse_is_told_the_other(tmp
         RunDir(best).load_config()
     with pytest.raises(ConfigError, match=r"holds no run: config\.yaml is missing$"):
         RunDir(tmp_path.parent).load_config()
+
+
+def test_what_a_refusal_says_can_be_pasted_where_a_folder_s_name_has_a_space(tmp_path):
+    run = RunDir(tmp_path / "a run")
+    run.create(TrainConfig())
+    best = checkpoint(run, "best", 1)
+
+    def full(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def work():
+        with run.disk_errors():
+            full(run.path)
+
+    for refused, said in (
+        (lambda: run.save_checkpoint(full, "final", {}), f"--resume='{run.path}'"),
+        (work, f"--resume='{run.path}'"),
+        (run.check_new, f"--resume='{run.path}'"),
+        (lambda: run_of_checkpoint(run.path), f"give '{best}'"),
+    ):
+        with pytest.raises(UserError, match=re.escape(said)):
+            refused()
 
 
 def fail_to_start(run, begun):

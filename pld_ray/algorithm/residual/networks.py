@@ -15,7 +15,7 @@ from pld_ray.algorithm.observing import Batch, ObservingNetworks
 from pld_ray.algorithm.residual import losses
 from pld_ray.algorithm.residual.dims import residual_dims, without_grippers
 from pld_ray.algorithm.stored_columns import vector_keys
-from pld_ray.columns import BASE_ACTION, SUCCEEDED, VECTOR_KEYS
+from pld_ray.columns import BASE_ACTION, GRIPPER_LABELS, SUCCEEDED, VECTOR_KEYS
 from pld_ray.config.residual_sac import ResidualSACParams
 from pld_ray.config.residual_sac_checks import check_action_bounds
 from pld_ray.networks.critic_ensemble import CriticEnsemble
@@ -267,7 +267,7 @@ class ResidualNetworks(ObservingNetworks):
         rows the episode succeeded."""
         columns: dict[str, ColumnSpec] = {}
         if self.discrete_critic is not None:
-            columns |= {name: ColumnSpec(()) for name in ("discrete_action", "discrete_penalty")}
+            columns |= {name: ColumnSpec(()) for name in GRIPPER_LABELS}
         if self.params.success_imitation:
             columns[SUCCEEDED] = ColumnSpec((), "bool")
         return columns
