@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shlex
 
 from pld_ray.cli.arguments import Parser, on_this_machine, whole_number
 from pld_ray.config import ConfigError
@@ -43,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     dataset = Dataset(args.dataset)
     path = pathlib.Path(args.output) if args.output else dataset.root / FILE
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder: name the file, as in --output={path / FILE}")
+        named = shlex.quote(str(path / FILE))
+        raise ConfigError(f"{path} is a folder: name the file, as in --output={named}")
     stats = compute_norm_stats(dataset, args.horizon, parse_delta(args.delta) if args.delta else ())
     write_norm_stats(path, stats)
     for name, feature in (("state", "observation.state"), ("actions", "action")):

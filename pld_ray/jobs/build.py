@@ -102,7 +102,7 @@ def check_environment(
             else:
                 check_donor(config, config.pretrained_critic)
         algorithm = algorithm_config(config)
-        if learns and algorithm.collects:
+        if learns and algorithm.collects and not resumes:  # it may be elsewhere
             OfflineCache(offline_cache_folder(config), {}).check_writable()
         with contextlib.closing(open_environment(config)) as env:
             if config.env.environment_class is None and config.env.suite.startswith("libero_"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def load_whole(algorithm: OffPolicy, checkpoint: pathlib.Path) -> None:
         algorithm.load_checkpoint(str(checkpoint))
     except CheckpointError as error:
         older = older_checkpoint(checkpoint)
-        advice = f"; the next older one is --checkpoint={older}" if older else ""
+        advice = f"; the next older one is --checkpoint={shlex.quote(str(older))}" if older else ""
         raise CheckpointError(f"{error}{advice}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
+import shlex
 import shutil
 from typing import Any
 
@@ -228,5 +229,5 @@ def push(folder: pathlib.Path, repository: str) -> None:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ConfigError(
             f"{folder} is written, but --push_to={repository} failed ({reason}): try again with "
-            f"`hf upload {repository} {folder}`"
+            f"`hf upload {repository} {shlex.quote(str(folder))}`"
         ) from error

@@ -158,8 +158,8 @@ def open_tracker(
         del params["output_dir"]  # the tag run_dir; as a parameter all runs would differ in it
         first = [name for axis in varied or {} for name in axis.split(", ") if name in params]
         tracker.log_params({name: params[name] for name in first} | params)
-    except BaseException:  # nobody else knows of it yet
-        tracker.give_up()
+    except BaseException as error:  # nobody else knows of it yet
+        tracker.give_up(error)
         raise
     return tracker
 

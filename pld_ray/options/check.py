@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import typing
@@ -45,7 +46,8 @@ def check_paths(config: Any) -> None:
             continue
         path = pathlib.Path(value)
         if kind == "new":
-            blocked = [p for p in (path, *path.parents) if p.exists() and not p.is_dir()]
+            # what cannot be looked at is another user's, where a run goes on or is played elsewhere
+            blocked = [p for p in (path, *path.parents) if os.path.exists(p) and not p.is_dir()]
             if blocked:
                 raise ValueError(f"{field.key}={value}: {blocked[0]} is a file, not a folder")
         elif kind == "repository":

@@ -113,8 +113,12 @@ class MlflowRun:
         self.journal.on_append = self._outbox.add_row
         self._sending = Sending(self._outbox, self.run_dir, self.tracking_uri)
         if run_id is not None:
-            self._append("status", status="RUNNING")
-            self.set_tags(all_tags)
+            try:
+                self._append("status", status="RUNNING")
+                self.set_tags(all_tags)
+            except BaseException as error:
+                self.give_up(error)
+                raise
 
     @classmethod
     def resume(
@@ -298,12 +302,12 @@ class MlflowRun:
         finally:
             self._sending.close(self._lock)
 
-    def give_up(self) -> None:
-        """`discard` a run that was made for this; end one that was there as KILLED."""
+    def give_up(self, error: BaseException) -> None:
+        """`discard` a run that was made for this; end one that was there, as the error says."""
         if self._made:
             self.discard()
         else:
-            self.finish("KILLED")
+            self.__exit__(type(error), error, None)
 
     def _delete(self) -> None:
         try:

@@ -52,6 +52,13 @@ def test_the_online_ring_holds_an_episode(config):
     check_environment(config)
 
 
+def test_a_run_that_goes_on_elsewhere_needs_no_cache_beside_where_it_began(config, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    config.offline_cache = str(tmp_path)
+    assert "no cache of base-policy data" in refusal(config)
+    check_environment(config, resumes=True)
+
+
 def test_a_task_has_the_init_states_that_are_evaluated(config):
     config.evaluation.held_states, config.evaluation.validation_states = 100, 51
     said = refusal(config)

@@ -113,9 +113,16 @@ def test_a_run_that_has_not_begun_leaves_none_in_mlflow(
     assert not is_held(run.path)
 
 
-@pytest.mark.parametrize("where", ["write_record", "flatten_params"])
-def test_a_run_that_is_stopped_before_its_parameters_are_logged_does_not_run_on(
-    where, config, uri, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("where", "error", "left"),
+    [
+        ("write_record", KeyboardInterrupt, "FINISHED"),  # it has said nothing yet
+        ("checked_tags", KeyboardInterrupt, "KILLED"),
+        ("flatten_params", MemoryError, "FAILED"),
+    ],
+)
+def test_a_run_that_ends_before_its_parameters_are_logged_does_not_run_on(
+    where, error, left, config, uri, tmp_path, monkeypatch
 ):
     run, kept = RunDir(tmp_path / "run"), RunDir(tmp_path / "kept")
     tracker = open_tracker(config, kept)
@@ -123,19 +130,18 @@ def test_a_run_that_is_stopped_before_its_parameters_are_logged_does_not_run_on(
     before = known_runs(uri)
 
     def stop(*args):
-        raise KeyboardInterrupt
+        raise error
 
-    monkeypatch.setattr(mlflow_run if where == "write_record" else jobs_tracker, where, stop)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(jobs_tracker if where == "flatten_params" else mlflow_run, where, stop)
+    with pytest.raises(error):
         open_tracker(config, run)
     (made,) = known_runs(uri).keys() - before.keys()
     assert known_runs(uri)[made] == ("KILLED", "deleted")
     assert not (run.path / "mlflow_run.json").exists()
     assert not is_held(run.path)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         open_tracker(config, kept)
-    is_open = where == "flatten_params"  # else it has said nothing yet
-    assert known_runs(uri)[tracker.run_id] == ("KILLED" if is_open else "FINISHED", "active")
+    assert known_runs(uri)[tracker.run_id] == (left, "active")
 
 
 def known_runs(uri: str) -> dict[str, tuple[str, str]]:

@@ -104,6 +104,7 @@ def test_paths_must_be_there_when_a_run_starts(tmp_path):
     config = TrainConfig(output_dir=str(tmp_path / "file" / "run"))
     with pytest.raises(ValueError, match=r"output_dir=.*file is a file, not a folder"):
         check_paths(config)
+    check_paths(TrainConfig(output_dir=f"{tmp_path}/{300 * 'x'}/run"))  # cannot be looked at here
 
 
 @pytest.mark.parametrize(
