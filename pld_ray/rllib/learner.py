@@ -237,6 +237,7 @@ class OffPolicyLearner(Intake, TorchLearner):
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, settings in zip(groups, own, strict=True):
             group.update(settings)
+        self._weights_seq_no = 0  # a checkpoint of an older release has a version
         if UPDATE_STATE in state:
             self._set_update_state(state[UPDATE_STATE])
 
